@@ -6,6 +6,7 @@ errors in the file and in the environment: a misspelled setting that is silently
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from difflib import get_close_matches
@@ -13,26 +14,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from platformdirs import user_config_path, user_data_path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from dropscribe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 DEFAULT_MODEL = "mlx-community/Qwen3-ASR-0.6B-4bit"
 DEFAULT_BATCH_SIZE = 6  # the plateau seen elsewhere; a benchmark on this machine replaces it
+MAX_BATCH_SIZE = 64
 ENV_PREFIX = "DROPSCRIBE_"
-RESERVED_ENV = frozenset({"DROPSCRIBE_CONFIG", "DROPSCRIBE_TEST"})  # read elsewhere, not settings
+CONFIG_ENV = "DROPSCRIBE_CONFIG"  # what ``--config`` reads when it is not given; not a setting
+TEST_ENV_PREFIX = "DROPSCRIBE_TEST"  # hooks of the test suite; not settings
 
 
 def _expand(path: Path) -> Path:
-    """``~`` expanded and made absolute, symbolic links left as the user wrote them."""
-    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Path.resolve would follow links
+    """``~`` expanded and normalised, symbolic links left as the user wrote them."""
+    expanded = path.expanduser()
+    if not expanded.is_absolute():
+        raise ValueError("give an absolute path, or one that starts with ~: a daemon has no current folder")
+    return Path(os.path.normpath(expanded))
+
+
+def _batch_size(value: object) -> object:
+    """One check, so one message: a union would report each of its members."""
+    if value == "auto":
+        return value
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if isinstance(value, bool) or not 1 <= number <= MAX_BATCH_SIZE:
+        raise ValueError(f"choose 1 to {MAX_BATCH_SIZE}, or 'auto'")
+    return number
 
 
 UserPath = Annotated[Path, AfterValidator(_expand)]
+BatchSize = Annotated[int | Literal["auto"], BeforeValidator(_batch_size)]
 OutputFormat = Literal["txt", "json"]
 DecoderName = Literal["bulk-sync", "serial"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -57,18 +84,27 @@ class Watch(_Table):
 
     path: UserPath
     recursive: bool = True
-    language: str | None = Field(None, description="force this language, e.g. 'English'; detected when absent")
-    context: str | None = Field(None, description="names and terms the recognizer should expect")
-    formats: tuple[OutputFormat, ...] = Field(("txt", "json"), min_length=1)
-    output_dir: UserPath | None = Field(None, description="mirror transcripts here instead of beside the audio")
-    quiet_seconds: Seconds | None = Field(None, description="overrides settle.quiet_seconds for this folder")
-    existing: Literal["take", "leave"] = Field("take", description="files already there at the very first start")
-    include: tuple[str, ...] = Field((), description="glob patterns relative to path; empty takes everything eligible")
-    exclude: tuple[str, ...] = Field((), description="glob patterns relative to path; wins over include")
+    language: str | None = Field(default=None, description="force this language, e.g. 'English'; detected when absent")
+    context: str | None = Field(default=None, description="names and terms the recognizer should expect")
+    formats: tuple[OutputFormat, ...] = ("txt", "json")
+    output_dir: UserPath | None = Field(default=None, description="mirror transcripts here instead of beside the audio")
+    quiet_seconds: Seconds | None = Field(default=None, description="overrides settle.quiet_seconds for this folder")
+    existing: Literal["take", "leave"] = Field(default="take", description="files there at the very first start")
+    include: tuple[str, ...] = Field(
+        default=(), description="glob patterns relative to path; empty: everything eligible"
+    )
+    exclude: tuple[str, ...] = Field(default=(), description="glob patterns relative to path; wins over include")
+
+    @field_validator("formats")
+    @classmethod
+    def _each_once(cls, value: tuple[OutputFormat, ...]) -> tuple[OutputFormat, ...]:
+        if not value:
+            raise ValueError("name at least one of 'txt', 'json'")
+        return tuple(dict.fromkeys(value))
 
     @field_validator("language")
     @classmethod
-    def _one_word(cls, value: str | None) -> str | None:
+    def _not_blank(cls, value: str | None) -> str | None:
         if value is not None and not value.strip():
             raise ValueError("name a language, or leave the key out to detect it")
         return value.strip() if value else None
@@ -77,14 +113,14 @@ class Watch(_Table):
 class Settle(_Table):
     """When a file counts as whole."""
 
-    quiet_seconds: Seconds = Field(3.0, description="no change of size, time or inode for this long")
+    quiet_seconds: Seconds = Field(default=3.0, description="no change of size, time or inode for this long")
 
 
 class Scan(_Table):
     """The periodic comparison of the folders with the job log."""
 
     interval_seconds: float | None = Field(
-        None, gt=0, description="default: 300 where native events work, 30 elsewhere"
+        default=None, gt=0, description="default: 300 where native events work, 30 elsewhere"
     )
 
 
@@ -92,23 +128,16 @@ class Decode(_Table):
     """How the recognizer runs."""
 
     decoder: DecoderName = "bulk-sync"
-    batch_size: int | Literal["auto"] = Field("auto", description="rows decoded side by side; auto: 6 until measured")
-    kv_budget: int = Field(32768, ge=1024, description="tokens of key/value memory for all rows together")
+    batch_size: BatchSize = Field(default="auto", description="rows decoded side by side; auto: 6 until measured")
+    kv_budget: int = Field(default=32768, ge=1024, description="tokens of key/value memory for all rows together")
     max_segment_seconds: float | None = Field(
-        None, ge=5, le=1200, description="longest piece decoded at once; default: what the model says, else 300"
+        default=None, ge=5, le=1200, description="longest piece decoded at once; default: what the model says, else 300"
     )
-    keep_loaded_seconds: Seconds = Field(120.0, description="how long an idle worker keeps the model")
-    temperature: float = Field(0.0, ge=0, le=2, description="above 0: sampling, always on the serial path")
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
+    keep_loaded_seconds: Seconds = Field(default=120.0, description="how long an idle worker keeps the model")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="above 0: sampling, always on the serial path")
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
     seed: int = 0
-
-    @field_validator("batch_size")
-    @classmethod
-    def _in_range(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and not 1 <= value <= 64:
-            raise ValueError("choose 1 to 64, or 'auto'")
-        return value
 
     @property
     def slots(self) -> int:
@@ -119,9 +148,9 @@ class Decode(_Table):
 class Reader(_Table):
     """Limits of the process that opens media files."""
 
-    stall_seconds: float = Field(60.0, gt=0, description="no audio for this long: the file fails as reader_hung")
-    max_hours: float = Field(24.0, gt=0, description="longest file taken")
-    memory_mb: int = Field(2048, ge=256, description="address space of the reader beyond what it starts with")
+    stall_seconds: float = Field(default=60.0, gt=0, description="no audio for this long: reader_hung")
+    max_hours: float = Field(default=24.0, gt=0, description="longest file taken")
+    memory_mb: int = Field(default=2048, ge=256, description="address space of the reader beyond what it starts with")
 
 
 class Log(_Table):
@@ -135,7 +164,7 @@ class Settings(_Table):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = Field(DEFAULT_MODEL, min_length=1, description="hub id or local directory")
+    model: str = Field(default=DEFAULT_MODEL, min_length=1, description="hub id or local directory")
     database: UserPath = Field(default_factory=default_database_path)
     watch: tuple[Watch, ...] = ()
     settle: Settle = Settle()
@@ -144,15 +173,25 @@ class Settings(_Table):
     reader: Reader = Reader()
     log: Log = Log()
 
+    @field_validator("model")
+    @classmethod
+    def _local_model(cls, value: str) -> str:
+        """A folder becomes an absolute path, so that every process finds it; a hub id stays as it is."""
+        path = Path(value).expanduser()
+        return os.path.abspath(path) if value.startswith(("~", "/", ".")) or path.is_dir() else value  # noqa: PTH100
+
+    @field_validator("watch")
+    @classmethod
+    def _folders_differ(cls, value: tuple[Watch, ...]) -> tuple[Watch, ...]:
+        paths = [watch.path for watch in value]
+        twice = next((path for path in paths if paths.count(path) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is there twice; keep one [[watch]] for it")
+        return value
+
     def quiet_seconds(self, watch: Watch) -> float:
         """The settle time of one folder."""
         return self.settle.quiet_seconds if watch.quiet_seconds is None else watch.quiet_seconds
-
-
-class _Environment(Settings, BaseSettings):  # type: ignore[misc]  # the two bases' model_config types differ
-    """``Settings`` as pydantic-settings sees it: used to read the environment layer, never instantiated."""
-
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -171,6 +210,28 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
         return Settings.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(problem, layers) for problem in error.errors())) from None
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings as a TOML file that gives them back; what is unset or empty is left out."""
+    data = settings.model_dump(mode="json", exclude_none=True)
+    scalars = {key: value for key, value in data.items() if not isinstance(value, dict) and key != "watch"}
+    tables = [(f"[{key}]", value) for key, value in data.items() if isinstance(value, dict)]
+    tables += [("[[watch]]", watch) for watch in data["watch"]]
+    lines = _assignments(scalars)
+    for heading, values in tables:
+        if values:
+            lines += ["", heading, *_assignments(values)]
+    return "\n".join(lines) + "\n"
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    # a JSON scalar or list of strings is TOML too, once DEL, which only TOML forbids, is escaped
+    return [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for key, value in values.items()
+        if value != []
+    ]
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,44 +257,85 @@ def _read_toml(path: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _read_environment() -> dict[str, Any]:
+    given = {name.upper() for name in os.environ if name.upper().startswith(ENV_PREFIX)}
+    given = {name for name in given if name != CONFIG_ENV and not name.startswith(TEST_ENV_PREFIX)}
+    if not given:
+        return {}  # the usual case, and pydantic_settings takes longer to import than the rest of this module
     known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
-    for name in os.environ:
-        if name.startswith(ENV_PREFIX) and name.split("__")[0] not in known | RESERVED_ENV:
-            raise ConfigError(f"the environment: {name} is not a setting; known are {', '.join(sorted(known))}")
+    for name in sorted(given):
+        if name.split("__")[0] not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ConfigError(f"the environment: {name} is not a setting; {hint}")
+    return _parse_environment()
+
+
+def _parse_environment() -> dict[str, Any]:
+    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
+
+    class Environment(Settings, BaseSettings):
+        """``Settings`` as pydantic-settings sees it: it reads the layer, the whole is checked after merging."""
+
+        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+
     try:
-        return EnvSettingsSource(_Environment)()
+        return EnvSettingsSource(Environment)()
     except SettingsError as error:
         raise ConfigError(f"the environment: {error}; lists and tables are given as JSON") from None
 
 
-def _explain(problem: Any, layers: Mapping[str, Mapping[str, Any]]) -> str:
+def _explain(problem: Any, layers: dict[str, dict[str, Any]]) -> str:
     """One line for one problem: where it was set, the key, what is wrong, what would be right."""
-    keys = problem["loc"]
-    source = next((name for name in reversed(layers) if _holds(layers[name], keys)), next(iter(layers)))
-    dotted = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
+    keys: tuple[str | int, ...] = problem["loc"]
+    where = f"{_source(keys, layers)}: "
+    known = _known(keys[:-1])
+    if len(keys) > 1 and isinstance(keys[1], int):
+        where += f"[[{keys[0]}]] number {keys[1] + 1}: "
+        keys = keys[2:] or keys[:1]
+    name = f"`{'.'.join(key for key in keys if isinstance(key, str))}`"
     if problem["type"] == "extra_forbidden":
-        table: Any = Settings
-        for key in keys[:-1]:
-            table = _TABLES.get(str(key), table)
-        near = get_close_matches(str(keys[-1]), list(table.model_fields), n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(table.model_fields)}"
-        return f"{source}: `{dotted}` is not a setting; {hint}"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{source}: `{dotted}`: {message} (got {problem['input']!r})"
+        near = get_close_matches(str(keys[-1]), known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+        return f"{where}{name} is not a setting; {hint}"
+    if problem["type"] == "missing":
+        return f"{where}{name} is missing; add it"
+    if problem["type"] == "value_error":  # one of ours
+        message = str(problem["ctx"]["error"])
+    else:
+        message = _PLAIN.get(problem["type"], problem["msg"].split(",")[0])
+    given = repr(problem["input"])
+    return f"{where}{name}: {message} (got {given if len(given) <= 60 else given[:57] + '...'})"
 
 
-def _holds(layer: Any, keys: tuple[Any, ...]) -> bool:
+def _source(keys: Sequence[str | int], layers: dict[str, dict[str, Any]]) -> str:
+    """The topmost layer that set what ``keys`` names, or, where none did, the table it belongs in."""
+    found = (
+        name for depth in range(len(keys), 0, -1) for name in reversed(layers) if _holds(layers[name], keys[:depth])
+    )
+    return next(found, next(iter(layers)))
+
+
+def _holds(layer: Any, keys: Sequence[str | int]) -> bool:
     for key in keys:
-        if isinstance(layer, dict) and key in layer:
+        try:
             layer = layer[key]
-        elif isinstance(layer, list | tuple) and isinstance(key, int) and key < len(layer):
-            layer = layer[key]
-        else:
-            # a union member or a missing key: as deep as the layer goes, it does hold the parent
-            return not isinstance(layer, dict | list | tuple)
+        except (KeyError, IndexError, TypeError):
+            return False
     return True
 
 
-_TABLES: dict[str, type[_Table]] = {
+def _known(keys: Sequence[str | int]) -> list[str]:
+    """The names that may stand in the table that ``keys`` leads to."""
+    table: type[BaseModel] = Settings
+    for key in keys:
+        table = _TABLES.get(str(key), table)
+    return list(table.model_fields)
+
+
+_PLAIN = {  # what pydantic says in Python's words
+    "tuple_type": "should be a list; [[watch]] starts a table of one",
+    "model_type": "should be a table, under a heading in brackets",
+}
+_TABLES: dict[str, type[BaseModel]] = {
     "watch": Watch, "settle": Settle, "scan": Scan, "decode": Decode, "reader": Reader, "log": Log,
 }  # fmt: skip
