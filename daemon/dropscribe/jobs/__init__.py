@@ -1,0 +1,1 @@
+"""The job log: queue (the write side) and log (the read side) over one SQLite file."""
