@@ -1,0 +1,187 @@
+"""The truth: what lies in a watched folder right now.
+
+``os.scandir`` over bytes paths, one ``stat`` a candidate, nothing else: no file is opened, no folder that only exists
+in the cloud is fetched. What could not be read is recorded, so that nobody takes an unread folder for an empty one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from dropscribe.watch.eligibility import Rules, is_inside, why_not_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SF_DATALESS = 0x40000000  # <sys/stat.h> of macOS: the content is in the cloud; reading would fetch it
+
+
+class Found(NamedTuple):
+    """One regular file as ``stat`` sees it."""
+
+    path: bytes
+    size: int
+    mtime_ns: int
+    inode: int
+    placeholder: bool = False  # its content is not on this machine
+
+    @property
+    def signature(self) -> tuple[int, int, int]:
+        """What must hold still for a file to count as whole."""
+        return self.size, self.mtime_ns, self.inode
+
+
+@dataclass
+class Pass:
+    """What one walk met besides the files it yielded."""
+
+    folders: int = 0
+    placeholders: int = 0  # files and folders that only exist in the cloud
+    unread: list[bytes] = field(default_factory=list)  # cloud folders: what they hold is not known, and not asked
+    errors: list[tuple[bytes, OSError]] = field(default_factory=list)
+    leftovers: list[bytes] = field(default_factory=list)  # folders with a .dropscribe-*.tmp in them
+    stopped: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Everything was seen: a path that was not yielded is not there."""
+        return not self.errors and not self.stopped
+
+
+def is_placeholder(status: os.stat_result) -> bool:
+    """macOS only; elsewhere there are no such flags."""
+    return bool(getattr(status, "st_flags", 0) & SF_DATALESS)
+
+
+def look(path: bytes) -> Found | None:
+    """One file, links followed; ``None`` when it is gone or not a regular file. Raises other ``OSError``."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - bytes
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would hang
+        return None
+    return Found(path, status.st_size, status.st_mtime_ns, status.st_ino, is_placeholder(status))
+
+
+def walk(
+    rules: Rules,
+    record: Pass,
+    *,
+    below: bytes | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    rejected: Callable[[bytes, str], None] | None = None,
+) -> Iterator[Found]:
+    """Every eligible file under the root (or under ``below``, itself gone into), in no order.
+
+    Links to folders wait until the real ones are done, so which name a file gets does not depend on luck; each real
+    folder is gone into once, which also ends every loop. ``rejected`` hears of what is left out, and why.
+    """
+    start = rules.root if below is None else below
+    real_root = os.path.realpath(rules.root)
+    walker = _Walker(rules, record, rejected or _ignore)
+    yield from walker.tree(start, stop)
+    seen: set[bytes] = set()
+    while walker.links and not record.stopped:
+        links, walker.links = sorted(walker.links), []
+        for path in links:
+            real = os.path.realpath(path)
+            if is_inside(real, real_root) or is_inside(real_root, real) or real in seen:
+                walker.rejected(path, "link_loop")
+                continue
+            if any(is_inside(real, other) for other in seen):
+                walker.rejected(path, "link_loop")
+                continue
+            seen.add(real)
+            yield from walker.tree(path, stop)
+
+
+@dataclass
+class _Walker:
+    rules: Rules
+    record: Pass
+    rejected: Callable[[bytes, str], None]
+    links: list[bytes] = field(default_factory=list)
+
+    def tree(self, start: bytes, stop: Callable[[], bool]) -> Iterator[Found]:
+        folders = [start]
+        while folders:
+            if stop():
+                self.record.stopped = True
+                return
+            folder = folders.pop()
+            self.record.folders += 1
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        found = self._entry(entry, folder, folders)
+                        if found is not None:
+                            yield found
+            except OSError as error:
+                # a folder that vanished meanwhile too: it may have moved to where we have been already
+                self.record.errors.append((folder, error))
+
+    def _entry(self, entry: os.DirEntry[bytes], folder: bytes, folders: list[bytes]) -> Found | None:
+        if entry.is_dir(follow_symlinks=False):
+            if self._enter(entry):
+                folders.append(entry.path)
+            return None
+        if entry.is_symlink() and self._is_linked_folder(entry):
+            if self._enter(entry):
+                self.links.append(entry.path)
+            return None
+        reason = self.rules.why_not_file(entry.path, entry.name)
+        if reason is None and not entry.is_file():
+            reason = "not_regular"
+        if reason is not None:
+            if entry.name.startswith(b".dropscribe-") and folder not in self.record.leftovers[-1:]:
+                self.record.leftovers.append(folder)
+            self.rejected(entry.path, reason)
+            return None
+        return self._file(entry)
+
+    def _file(self, entry: os.DirEntry[bytes]) -> Found | None:
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            return None  # gone since it was listed, or a link to nowhere
+        except OSError as error:
+            self.record.errors.append((entry.path, error))
+            return None
+        placeholder = is_placeholder(status)
+        self.record.placeholders += placeholder
+        return Found(entry.path, status.st_size, status.st_mtime_ns, status.st_ino, placeholder)
+
+    def _enter(self, entry: os.DirEntry[bytes]) -> bool:
+        reason = self.rules.why_not_folder(entry.path, entry.name)
+        if reason is None and _flags_exist:
+            try:
+                if is_placeholder(entry.stat()):
+                    self.record.placeholders += 1
+                    self.record.unread.append(entry.path)
+                    reason = "placeholder"
+            except OSError as error:
+                self.record.errors.append((entry.path, error))
+                return False
+        if reason is not None:
+            self.rejected(entry.path, reason)
+        return reason is None
+
+    def _is_linked_folder(self, entry: os.DirEntry[bytes]) -> bool:
+        if why_not_name(entry.name):
+            return False  # not worth following; judged as a file, with the same answer
+        try:
+            return entry.is_dir()
+        except OSError as error:
+            self.record.errors.append((entry.path, error))
+            return False
+
+
+def _ignore(_path: bytes, _why: str) -> None:
+    """Nobody asked what is left out."""
+
+
+_flags_exist = hasattr(os.stat_result, "st_flags")  # a plain stat per folder is saved where there is nothing to see
