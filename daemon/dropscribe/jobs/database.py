@@ -1,7 +1,7 @@
 """Opening the job log, and the one way to write to it: ``with transaction(db):``.
 
-Importing this module, reading, and opening a log whose schema is current load nothing but sqlite3; sqlite-utils comes in
-when there is something to migrate.
+Importing this module, reading, and opening a log whose schema is current load nothing but sqlite3; sqlite-utils comes
+in when there is something to migrate.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Database:
 def open_database(path: str | os.PathLike[str], *, checkpoints: bool = False) -> Database:
     """Open the job log for writing; create and migrate it as needed. Any number of processes may do so at once.
 
-    ``checkpoints``: this connection moves the write-ahead log into the file. Only the supervisor asks for that: SQLite up
-    to 3.51.2 can corrupt a database when one connection checkpoints while another does the same.
+    ``checkpoints``: this connection moves the write-ahead log into the file. Only the supervisor asks for that: SQLite
+    up to 3.51.2 can corrupt a database when one connection checkpoints and another writes at the same instant.
     Raises ``SchemaTooNew``, ``DatabaseBusy``, ``DiskFull``, ``OutputUnwritable``, ``ConfigError``.
     """
     _check_sqlite()
@@ -104,7 +104,10 @@ def open_database(path: str | os.PathLike[str], *, checkpoints: bool = False) ->
 
 
 def connect_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
-    """A connection that cannot write, with rows by name. Raises ``ConfigError`` when there is no job log, ``SchemaTooNew``."""
+    """A connection that cannot write; rows have names.
+
+    Raises ``ConfigError`` when there is no job log or it is an older one, and ``SchemaTooNew``.
+    """
     _check_sqlite()
     path = Path(path).absolute()
     if not path.exists():
@@ -119,7 +122,9 @@ def connect_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
             raise
     if missing:
         conn.close()
-        raise ConfigError(f"{path} was written by an older dropscribe; start `dropscribe run` once to bring it up to date")
+        raise ConfigError(
+            f"{path} was written by an older dropscribe; start `dropscribe run` once to bring it up to date"
+        )
     return conn
 
 
@@ -130,7 +135,7 @@ def transaction(db: Database) -> Iterator[None]:
     Keep everything slow out of it. Raises ``DatabaseReplaced``, ``DatabaseBusy``, ``DiskFull``, ``OutputUnwritable``.
     """
     with db.lock:
-        if db.conn.in_transaction:
+        if _in_transaction(db):
             yield
             return
         with translated(db.path):
@@ -141,13 +146,13 @@ def transaction(db: Database) -> Iterator[None]:
                 yield
                 db.conn.execute("COMMIT")
             except BaseException:
-                if db.conn.in_transaction:  # some errors have rolled back by themselves
+                if _in_transaction(db):  # some errors have rolled back by themselves
                     db.conn.execute("ROLLBACK")
                 raise
 
 
 def checkpoint(db: Database) -> bool:
-    """Move the write-ahead log into the file and empty it. False when a reader or writer is in the way; waits for nobody."""
+    """Move the write-ahead log into the file and empty it; waits for nobody, and is False when somebody is in the way."""
     with db.lock, translated(db.path):
         db.check_not_replaced()
         db.conn.execute("PRAGMA busy_timeout = 0")
@@ -156,6 +161,10 @@ def checkpoint(db: Database) -> bool:
         finally:
             db.conn.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
     return not busy
+
+
+def _in_transaction(db: Database) -> bool:
+    return db.conn.in_transaction
 
 
 @contextmanager
@@ -170,7 +179,7 @@ def translated(path: Path) -> Iterator[None]:
         raise ours from error
 
 
-def translate(error: sqlite3.Error, path: Path) -> DropscribeError | None:
+def translate(error: sqlite3.Error, path: Path) -> DropscribeError | None:  # noqa: PLR0911 - a table of codes
     """The error of ours that an SQLite error on the job log stands for, or None."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
@@ -185,7 +194,9 @@ def translate(error: sqlite3.Error, path: Path) -> DropscribeError | None:
     if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return DiskFull(f"no space left (or a disk error) while writing {path}: {error}; free some and work goes on")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return ConfigError(f"{path} is not a job log or is damaged ({error}); move it away and a new one is built by the scan")
+        return ConfigError(
+            f"{path} is not a job log or is damaged ({error}); move it away and a new one is built by the scan"
+        )
     return OutputUnwritable(f"cannot write the job log {path}: {error}; make it and its folder writable")
 
 
@@ -226,7 +237,8 @@ def _missing_migrations(conn: sqlite3.Connection, path: Path) -> list[str]:
     unknown = [name for name in applied if name not in MIGRATIONS]
     if unknown:
         raise SchemaTooNew(
-            f"{path} was written by a newer dropscribe (it has {', '.join(unknown)}); upgrade, or choose another `database`"
+            f"{path} was written by a newer dropscribe (it has {', '.join(unknown)}); "
+            "upgrade, or choose another `database`"
         )
     if not applied and tables - {"_sqlite_migrations"}:
         raise ConfigError(f"{path} is another program's database; choose another `database`")
@@ -234,7 +246,7 @@ def _missing_migrations(conn: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _switch_to_wal(conn: sqlite3.Connection) -> None:
-    """The first switch needs the file for itself and does not heed the busy timeout, so it is tried until that is over."""
+    """The first switch needs the file for itself and does not heed the busy timeout: it is tried until that is over."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the job log's rows look like in Python, its words, and how times and names are spelled in it. Light: standard library only."""
+"""What the job log's rows look like in Python, its words, and how times and names are spelled. Standard library only."""
 
 from __future__ import annotations
 

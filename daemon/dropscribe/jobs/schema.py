@@ -56,9 +56,7 @@ CREATE TABLE batches (
   model TEXT,
   device TEXT,
   rows INTEGER CHECK (rows >= 0),  -- segments decoded
-  {
-    _measures("audio_seconds", "feature_s", "encode_s", "prefill_s", "decode_s", "wall_s", "steps", "syncs")
-},
+  {_measures("audio_seconds", "feature_s", "encode_s", "prefill_s", "decode_s", "wall_s", "steps", "syncs")},
   {_measures("prompt_tokens", "generated_tokens", "peak_memory_bytes")},
   output_digest TEXT,  -- of all tokens: equal digests, equal output
   CHECK ((finished_at IS NULL) = (outcome IS NULL))

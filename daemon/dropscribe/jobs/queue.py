@@ -1,0 +1,17 @@
+"""The write side of the job log. All times are UTC; every method is one short transaction and joins one that is open.
+
+Raises, beside what each method says: ``DatabaseBusy``, ``DatabaseReplaced``, ``DiskFull``, ``OutputUnwritable``.
+"""
+
+from __future__ import annotations
+
+from dropscribe.jobs.claims import Claims
+from dropscribe.jobs.intake import Intake
+from dropscribe.jobs.records import Job, KnownFile, Recovered, SegmentRow
+from dropscribe.jobs.recovery import Recovery
+
+__all__ = ["Job", "KnownFile", "Queue", "Recovered", "SegmentRow"]
+
+
+class Queue(Intake, Claims, Recovery):
+    """Files in (``Intake``), jobs claimed and ended (``Claims``), deaths and wishes (``Recovery``)."""
