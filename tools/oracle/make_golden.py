@@ -257,7 +257,7 @@ def _write(out: Path, folder: Path, rows: list[dict[str, Any]], encoder: dict[st
         "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         "dtype": "float32",
         "made_with": made,
-        "encoder": {name: list(value.shape) for name, value in encoder.items()},
+        "encoder": sorted(encoder),
     }
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
     body = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]}}\n'
