@@ -1,0 +1,1 @@
+"""Transcripts on disk: what they say (formats, join), what they are called (names), how they get there (publish)."""
