@@ -112,7 +112,7 @@ class Claims(Writer):
     def fail(self, job: Job, error: BaseException) -> str:
         """End an attempt by the error's own rule (see ``retries``); returns the state the job is in now. Fenced.
 
-        Those that say this process must not write (``ClaimLost``, ``DatabaseReplaced``, ``SchemaTooNew``) are raised on.
+        ``ClaimLost``, ``DatabaseReplaced`` and ``SchemaTooNew`` say that this process must not write: raised on.
         """
         if isinstance(error, ClaimLost | DatabaseReplaced | SchemaTooNew):
             raise error
@@ -186,14 +186,15 @@ class Claims(Writer):
     ) -> None:
         """The job is ``done``; for the last transaction of publishing, which it joins. Fenced.
 
-        Segments of other keys go. With ``reused_from`` all of its own go: that job's count for both.
+        Segments of other keys go, unless another job reuses them. With ``reused_from`` its own go: that job's count.
         """
         with transaction(self.db):
             self._hold(job)
             self.db.execute(
                 """
                 UPDATE jobs SET state = 'done', claim_id = NULL, finished_at = :at,
-                  attempts = attempts + 1, suspect = 0, text = :text, language = :language, model = :model, params_key = :params_key, batch_id = :batch_id,
+                  attempts = attempts + 1, suspect = 0,
+                  text = :text, language = :language, model = :model, params_key = :params_key, batch_id = :batch_id,
                   audio_seconds = coalesce(:audio_seconds, audio_seconds), warnings = :warnings,
                   transcript_path = :transcript_path, reused_from = :reused_from, error_kind = NULL, error = NULL
                 WHERE id = :id
@@ -206,8 +207,11 @@ class Claims(Writer):
                 },
             )  # fmt: skip
             self.db.execute(
-                "DELETE FROM segments WHERE job_id = ? AND (params_key <> ? OR ? IS NOT NULL)",
-                (job.id, params_key, reused_from),
+                """
+                DELETE FROM segments WHERE job_id = :id AND (params_key <> :key OR :reused IS NOT NULL)
+                  AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.reused_from = :id AND o.params_key = segments.params_key)
+                """,
+                {"id": job.id, "key": params_key, "reused": reused_from},
             )
 
     def open_batch(self, claim_id: str, **fields: Any) -> int:

@@ -152,7 +152,7 @@ def transaction(db: Database) -> Iterator[None]:
 
 
 def checkpoint(db: Database) -> bool:
-    """Move the write-ahead log into the file and empty it; waits for nobody, and is False when somebody is in the way."""
+    """Move the write-ahead log into the file and empty it; waits for nobody: False when one is in the way."""
     with db.lock, translated(db.path):
         db.check_not_replaced()
         db.conn.execute("PRAGMA busy_timeout = 0")

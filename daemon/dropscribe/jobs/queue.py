@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dropscribe.jobs.claims import Claims
 from dropscribe.jobs.intake import Intake
-from dropscribe.jobs.records import Job, KnownFile, Recovered, SegmentRow
+from dropscribe.jobs.records import Job, KnownFile, Pruned, Recovered, SegmentRow
+from dropscribe.jobs.pruning import Pruning
 from dropscribe.jobs.recovery import Recovery
 
-__all__ = ["Job", "KnownFile", "Queue", "Recovered", "SegmentRow"]
+__all__ = ["Job", "KnownFile", "Pruned", "Queue", "Recovered", "SegmentRow"]
 
 
-class Queue(Intake, Claims, Recovery):
-    """Files in (``Intake``), jobs claimed and ended (``Claims``), deaths and wishes (``Recovery``)."""
+class Queue(Intake, Claims, Recovery, Pruning):
+    """Files in (``Intake``), jobs claimed and ended (``Claims``), deaths and wishes (``Recovery``), old age (``Pruning``)."""

@@ -1,4 +1,4 @@
-"""What the job log's rows look like in Python, its words, and how times and names are spelled. Standard library only."""
+"""What the job log's rows look like in Python, its words, and how times and names are spelled. Light."""
 
 from __future__ import annotations
 
@@ -68,6 +68,14 @@ class Recovered:
     requeued: tuple[int, ...] = ()
     quarantined: tuple[int, ...] = ()
     superseded: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What ``prune`` dropped, or would: job ids that lost text, segments and timings, and those gone altogether."""
+
+    stripped: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
 
 
 def utcnow() -> datetime:

@@ -23,8 +23,8 @@ from dropscribe.errors import DropscribeError, MediaError, ModelError, NoAudioTr
 INTERNAL_ATTEMPTS = 3
 CRASH_CAP = 3  # lone crashes until a job is quarantined
 
-# error_kind → (first wait, longest wait) in seconds. What its owner must put right is looked at after half a minute first
-# and every five minutes later; what passes by itself sooner.
+# error_kind → (first wait, longest wait) in seconds. What its owner must put right is looked at after half a minute,
+# later every five minutes; what passes by itself sooner.
 BACKOFF: dict[str, tuple[float, float]] = {
     "source_changed": (2.0, 300.0),
     "source_busy": (2.0, 300.0),

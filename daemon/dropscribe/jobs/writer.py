@@ -48,7 +48,7 @@ class Writer:
         error: tuple[str, str] | None = None,
         attempts: int = 0,
     ) -> str:
-        """A running job back to ``queued``, inside a transaction; ``attempts`` are added. Returns the state it is in now.
+        """A running job back to ``queued``, inside a transaction; ``attempts`` are added. Returns its state now.
 
         When a newer job waits for the same path, that one has superseded this.
         """

@@ -1,0 +1,228 @@
+"""The read side of the job log: plain functions over a ``connect_readonly`` connection. Loads nothing but sqlite3.
+
+Every function fetches all its rows, so no read transaction outlives a call and holds up the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from dropscribe.jobs.database import connect_readonly
+from dropscribe.jobs.records import FINISHED, STATES, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+Row = dict[str, Any]
+
+# Everything but the text: a list of thousands stays small.
+_LISTED = """j.id, j.path, j.path_raw, j.state, j.error_kind, j.error, j.attempts, j.suspect, j.crashes, j.priority,
+  j.size_bytes, j.audio_seconds, j.language, j.model, j.queued_at, j.not_before, j.created_at, j.started_at, j.finished_at,
+  j.batch_id, j.reused_from, j.warnings, j.transcript_path"""
+
+# Scripts written without spaces: the tokenizer sees a whole clause as one word, so substrings are looked for instead.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+MARK_START, MARK_END = "\x02", "\x03"  # around a hit in a snippet; the caller turns them into its own highlighting
+
+
+def list_jobs(
+    conn: sqlite3.Connection,
+    *,
+    states: Sequence[str] = (),
+    limit: int | None = 50,
+    root: str | bytes | Path | None = None,
+    error_kind: str | None = None,
+    contains: str | None = None,
+    since: str | None = None,
+) -> list[Row]:
+    """Jobs, newest first, without their text.
+
+    ``contains`` is a part of the path; ``since`` the earliest UTC time a job ended, or was taken in if it has not.
+    """
+    unknown = set(states) - set(STATES)
+    if unknown:
+        raise ValueError(f"no such state: {', '.join(sorted(unknown))}; known are {', '.join(STATES)}")
+    where: list[str] = []
+    values: list[Any] = []
+    if states:
+        where.append(f"j.state IN ({', '.join('?' * len(states))})")
+        values.extend(states)
+    if root is not None:
+        where.append("j.root_id IN (SELECT id FROM roots WHERE path = ?)")
+        values.append(printable(os.fsencode(root)))
+    if error_kind is not None:
+        where.append("j.error_kind = ?")
+        values.append(error_kind)
+    if contains is not None:
+        where.append("instr(j.path, ?) > 0")
+        values.append(contains)
+    if since is not None:
+        where.append("coalesce(j.finished_at, j.created_at) >= ?")
+        values.append(since)
+    condition = f"WHERE {' AND '.join(where)}" if where else ""
+    query = f"SELECT {_LISTED} FROM jobs j {condition} ORDER BY j.id DESC LIMIT ?"  # noqa: S608 - constants, values bound
+    rows = _rows(conn, query, (*values, -1 if limit is None else limit))
+    return [{**row, "warnings": json.loads(row["warnings"])} for row in rows]
+
+
+def get_job(conn: sqlite3.Connection, ident: int | str | bytes | Path) -> Row | None:
+    """Everything of one job by id, or the newest one of a path; a path may be relative. None if there is none."""
+    if isinstance(ident, int) or (isinstance(ident, str) and ident.isdecimal()):
+        rows = _rows(conn, "SELECT * FROM jobs WHERE id = ?", (int(ident),)) if int(ident) < 2**63 else []
+    else:
+        raw = os.path.abspath(os.fsencode(ident))  # noqa: PTH100 - bytes, and links stay as they are
+        rows = _rows(conn, "SELECT * FROM jobs WHERE path_raw = ? ORDER BY id DESC LIMIT 1", (raw,))
+        if not rows:  # as printed by us
+            rows = _rows(
+                conn, "SELECT * FROM jobs WHERE path = ? ORDER BY id DESC LIMIT 1", (printable(os.fsencode(ident)),)
+            )
+    return {**rows[0], "warnings": json.loads(rows[0]["warnings"])} if rows else None
+
+
+def segments(conn: sqlite3.Connection, job_id: int) -> list[Row]:
+    """The segments that count for a job, in order: of its own ``params_key``, or those of the job it reuses.
+
+    A job that is not done yet shows what is finished so far.
+    """
+    query = """
+        SELECT s.start_ms, s.end_ms, s.text, s.language, s.tokens, s.finish_reason
+        FROM jobs j JOIN segments s ON s.job_id = coalesce(j.reused_from, j.id)
+        WHERE j.id = ? AND s.params_key = CASE WHEN j.state = 'done' THEN j.params_key
+          ELSE (SELECT params_key FROM segments WHERE job_id = j.id ORDER BY id DESC LIMIT 1) END
+        ORDER BY s.start_ms
+        """
+    return _rows(conn, query, (job_id,))
+
+
+def timings(conn: sqlite3.Connection, job_id: int) -> list[Row]:
+    """What a job cost in each batch it took part in (view ``transcript_timings``)."""
+    return _rows(conn, "SELECT * FROM transcript_timings WHERE job_id = ? ORDER BY batch_id", (job_id,))
+
+
+def outputs(conn: sqlite3.Connection, job_id: int) -> list[Row]:
+    """The files written for a job."""
+    query = "SELECT format, path_raw, sha256, next_sha256, written_at FROM outputs WHERE job_id = ? ORDER BY rowid"
+    return [{**row, "path": printable(row["path_raw"])} for row in _rows(conn, query, (job_id,))]
+
+
+def counts(conn: sqlite3.Connection) -> dict[str, int]:
+    """Jobs by state, all states."""
+    found = dict(conn.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+    return {state: found.get(state, 0) for state in STATES}
+
+
+def roots(conn: sqlite3.Connection) -> list[Row]:
+    """The watched folders as the last scan saw them."""
+    return _rows(conn, "SELECT * FROM roots ORDER BY path")
+
+
+def service(conn: sqlite3.Connection) -> Row:
+    """The service row."""
+    return _rows(conn, "SELECT pid, worker_pid, started_at, paused, problem FROM service")[0]
+
+
+def queue(conn: sqlite3.Connection, limit: int | None = None) -> list[Row]:
+    """What is being done and what comes next (view ``queue``)."""
+    return _rows(conn, "SELECT * FROM queue ORDER BY place LIMIT ?", (-1 if limit is None else limit,))
+
+
+def search(conn: sqlite3.Connection, words: str, *, limit: int = 20, exact: bool = False) -> list[Row]:
+    """Segments of done jobs that hold all ``words``, best first: job, times, and a snippet with the hits marked.
+
+    ``exact`` hands ``words`` to FTS5 as a query of its own language; raises ``ValueError`` where that is not one.
+    """
+    unspaced = not exact and _UNSPACED.search(words) is not None
+    if not words.strip():
+        return []
+    if unspaced:
+        return _search_substrings(conn, words.split(), limit)
+    query = words if exact else " ".join(f'"{word.replace(chr(34), chr(34) * 2)}"' for word in words.split())
+    try:
+        return _rows(conn, _SEARCH, (MARK_START, MARK_END, query, limit))
+    except sqlite3.OperationalError as error:
+        raise ValueError(f"cannot search for {words!r}: {error}") from None
+
+
+def _search_substrings(conn: sqlite3.Connection, words: Sequence[str], limit: int) -> list[Row]:
+    condition = " AND ".join("instr(lower(s.text), lower(?)) > 0" for _ in words)
+    rows = _rows(conn, _SUBSTRINGS.format(condition=condition), (*words, limit))
+    pattern = re.compile("|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)), re.IGNORECASE)
+    return [{**row, "snippet": _snippet(row["snippet"], pattern)} for row in rows]
+
+
+def _snippet(text: str, pattern: re.Pattern[str], around: int = 40) -> str:
+    first = pattern.search(text)
+    start = max(0, first.start() - around) if first else 0
+    cut = text[start : start + 3 * around]
+    marked = pattern.sub(lambda hit: f"{MARK_START}{hit.group()}{MARK_END}", cut)
+    return f"{'…' if start else ''}{marked}{'…' if start + len(cut) < len(text) else ''}"
+
+
+def stats(conn: sqlite3.Connection, *, days: int = 14) -> Row:
+    """Counts, days, models, failures by kind, and the backlog with an estimate.
+
+    ``backlog``: files and the seconds of audio they hold, as far as known or guessed from the mean of what is done;
+    ``eta_seconds`` at the pace of the last 20 batches, None before there is one.
+    """
+    return {
+        "states": counts(conn),
+        "days": _rows(conn, "SELECT * FROM daily ORDER BY day DESC, model LIMIT ?", (days,)),
+        "failures": _rows(
+            conn,
+            "SELECT error_kind, count(*) AS files FROM failures GROUP BY error_kind ORDER BY files DESC, error_kind",
+        ),
+        "models": _rows(conn, _MODELS),
+        "backlog": _backlog(conn),
+        "service": service(conn),
+    }
+
+
+def _backlog(conn: sqlite3.Connection) -> Row:
+    live = _rows(conn, _BACKLOG)[0]
+    pace = _rows(conn, _PACE)[0]
+    mean = pace["mean_seconds"]
+    known = live["audio_seconds"] or 0.0
+    guessed = known + live["unread"] * mean if mean is not None else None
+    seconds = guessed if live["unread"] else known
+    rate = pace["wall_s"] / pace["audio_seconds"] if pace["audio_seconds"] else None
+    eta = None if seconds is None or rate is None else seconds * rate
+    return {"files": live["files"], "due_later": live["due_later"], "audio_seconds": seconds, "eta_seconds": eta}
+
+
+def _rows(conn: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Row]:
+    return [dict(row) for row in conn.execute(query, values).fetchall()]
+
+
+_HIT = """s.job_id, j.path, j.transcript_path, s.start_ms, s.end_ms, s.language"""
+_COUNTED = "j.state = 'done' AND s.params_key = j.params_key"
+_SEARCH = f"""
+SELECT {_HIT}, snippet(segments_fts, 0, ?, ?, '…', 24) AS snippet
+FROM segments_fts f JOIN segments s ON s.id = f.rowid JOIN jobs j ON j.id = s.job_id
+WHERE segments_fts MATCH ? AND {_COUNTED} ORDER BY f.rank, s.job_id DESC, s.start_ms LIMIT ?"""  # noqa: S608
+_SUBSTRINGS = f"""
+SELECT {_HIT}, s.text AS snippet FROM segments s JOIN jobs j ON j.id = s.job_id
+WHERE {_COUNTED} AND {{condition}} ORDER BY s.job_id DESC, s.start_ms LIMIT ?"""  # noqa: S608
+_MODELS = """
+SELECT model, decoder, slots, count(*) AS batches, sum(audio_seconds) AS audio_seconds, sum(wall_s) AS wall_s,
+  sum(wall_s) / nullif(sum(audio_seconds), 0) AS rtf FROM batches WHERE outcome = 'done'
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+_BACKLOG = """
+SELECT count(*) AS files, sum(audio_seconds) AS audio_seconds, count(*) - count(audio_seconds) AS unread,
+  count(not_before) AS due_later FROM jobs WHERE state IN ('queued', 'running')"""
+_PACE = """
+SELECT sum(wall_s) AS wall_s, sum(audio_seconds) AS audio_seconds, (SELECT avg(audio_seconds) FROM (
+    SELECT audio_seconds FROM jobs WHERE state = 'done' ORDER BY finished_at DESC LIMIT 200)) AS mean_seconds
+FROM (
+  SELECT wall_s, audio_seconds FROM batches WHERE wall_s IS NOT NULL AND audio_seconds > 0 ORDER BY id DESC LIMIT 20)"""
+
+__all__ = [
+    "FINISHED", "MARK_END", "MARK_START", "STATES", "Row", "connect_readonly", "counts", "get_job", "list_jobs",
+    "outputs", "queue", "roots", "search", "segments", "service", "stats", "timings",
+]  # fmt: skip
