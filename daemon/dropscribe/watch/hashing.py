@@ -74,7 +74,8 @@ class Hasher:
             try:
                 path = self._wanted.get(timeout=IDLE_SECONDS if reader is not None else None)
             except queue.Empty:
-                reader = _end(reader)
+                _end(reader)
+                reader = None
                 continue
             if path is None:
                 _end(reader)

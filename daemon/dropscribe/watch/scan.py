@@ -50,6 +50,10 @@ class Pass:
         """Everything was seen: a path that was not yielded is not there."""
         return not self.errors and not self.stopped
 
+    def is_unread(self, path: bytes) -> bool:
+        """Below a folder that was not asked."""
+        return any(is_inside(path, folder) for folder in self.unread)
+
 
 def is_placeholder(status: os.stat_result) -> bool:
     """macOS only; elsewhere there are no such flags."""
@@ -65,6 +69,17 @@ def look(path: bytes) -> Found | None:
     if not stat.S_ISREG(status.st_mode):  # opening a FIFO would hang
         return None
     return Found(path, status.st_size, status.st_mtime_ns, status.st_ino, is_placeholder(status))
+
+
+def is_gone(path: bytes) -> bool:
+    """Certainly gone, and not merely unreadable at the moment."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def walk(

@@ -1,0 +1,388 @@
+"""Compares the tree with the job log and decides. Everything that queues a file goes through here, on one thread.
+
+Level-triggered: what an event said is forgotten at once; each decision is made from what the file looks like now and
+what the newest row of its path says. A pass over an unchanged tree writes nothing but ``roots.last_scan_at``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from dropscribe.errors import DropscribeError, SourceMissing, TransientError
+from dropscribe.jobs.database import transaction
+from dropscribe.jobs.records import KnownFile, printable
+from dropscribe.watch import scan
+from dropscribe.watch.eligibility import is_inside, plan
+from dropscribe.watch.hashing import Hasher
+from dropscribe.watch.observer import Mailbox
+from dropscribe.watch.roots import Root
+from dropscribe.watch.settle import Settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Literal
+
+    from dropscribe.jobs.database import Database
+    from dropscribe.jobs.queue import Queue
+    from dropscribe.settings import Settings
+    from dropscribe.watch.scan import Found
+
+    Decision = Literal["nothing", "queue", "compare"]
+
+log = structlog.get_logger("watch")
+
+LOOKS_A_STEP = 500  # settled files taken in one transaction; more would make the loop deaf to hints
+LIVENESS_SECONDS = 5.0  # how often observers are asked whether they live
+CLOCK_JUMP_SECONDS = 20.0  # the wall clock against the monotonic one, which stands still while the machine sleeps
+SOON_SECONDS = 1.0  # a scan that an event asked for waits this long for the next event
+RETRY_SECONDS = 5.0  # after the job log could not be written
+
+
+def decide(found: Found, row: KnownFile | None, inode: int | None) -> Decision:
+    """What a whole file means. ``row``: the newest of its path; ``inode``: the one seen at that path before, if any.
+
+    ``compare``: only the content can tell, and only then is it worth reading.
+    """
+    if row is None or row.state == "missing":
+        return "queue"
+    same = (row.size_bytes, row.mtime_ns) == (found.size, found.mtime_ns)
+    if same and inode in (None, found.inode):
+        return "nothing"
+    if row.state in ("queued", "running"):
+        return "nothing" if same else "queue"  # whoever reads it reads what is there, and notices a change meanwhile
+    if row.content_hash is not None and row.size_bytes == found.size:
+        return "compare"
+    return "nothing" if same else "queue"
+
+
+class Reconciler:
+    """Watches all folders of the settings. Drive it by ``step`` (one thread only); ``mailbox`` takes hints from any.
+
+    ``queued`` is called after files were queued. ``observe=False``: no events, for ``--once``.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        queue: Queue,
+        settings: Settings,
+        *,
+        queued: Callable[[], None] = lambda: None,
+        observe: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        look: Callable[[bytes], Found | None] = scan.look,
+        reader: Callable[[], Any] | None = None,
+        observer_factory: Callable[[], Any] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._db = db
+        self._queue = queue
+        self._queued = queued
+        self._clock = clock
+        self._wall = wall
+        self._look = look
+        self._stopping = stopping
+        self.mailbox = Mailbox()
+        self.settle = Settle(clock, look)
+        self.hasher = Hasher(settings.reader, self.mailbox.wake, reader)
+        self.leftovers: set[bytes] = set()  # folders in which temp files of ours were seen; the supervisor sweeps them
+        planned, twins = plan(settings.watch)
+        for twin, kept in twins:
+            log.warning("duplicate_watch", path=str(twin.path), same_as=str(kept.path))
+        self.roots = [
+            Root(
+                queue, watch, rules, quiet=settings.quiet_seconds(watch), interval=settings.scan.interval_seconds,
+                mailbox=self.mailbox, observe=observe, observer_factory=observer_factory,
+            )
+            for watch, rules in planned
+        ]  # fmt: skip
+        self._retry_at: float | None = None
+        self._liveness_at = 0.0
+        self._drift = wall() - clock()
+        self.passes = 0  # rounds over every root that has been due; tests and --once look at it
+
+    # -- one round -------------------------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Do what is due now; returns the seconds until something is due by itself.
+
+        Raises ``DatabaseReplaced``. While the job log is busy or the disk full, nothing is forgotten, all is retried.
+        """
+        if self._retry_at is not None and self._clock() < self._retry_at:
+            return self._retry_at - self._clock()
+        self._retry_at = None
+        try:
+            self._check_clock()
+            self._check_observers()
+            self._read_mail()
+            for root in self.roots:
+                if root.next_scan <= self._clock() and not self._stopping():
+                    self._pass(root)
+            self._take_answers()
+            self._take_whole()
+            self._note_waiting()
+        except TransientError as error:
+            log.warning("job_log_unavailable", error_kind=error.error_kind, error=str(error), retry_s=RETRY_SECONDS)
+            self._retry_at = self._clock() + RETRY_SECONDS
+            for root in self.roots:  # whatever got lost on the way, the next scan finds
+                root.scan_by(self._retry_at, "job_log_unavailable")
+            return RETRY_SECONDS
+        return self._pause()
+
+    def close(self) -> None:
+        """Stop all observers and the hasher."""
+        for root in self.roots:
+            root.observer.disarm()
+        self.hasher.close()
+
+    @property
+    def scanned(self) -> bool:
+        """Every root has been looked at since the start."""
+        return all(root.looked for root in self.roots)
+
+    @property
+    def settled(self) -> bool:
+        """Every root has been looked at and nothing is waited for."""
+        return self.scanned and not self.settle and not len(self.hasher)
+
+    def rescan(self, why: str) -> None:
+        """Scan every root in the next step."""
+        for root in self.roots:
+            root.scan_by(self._clock(), why)
+
+    def _pause(self) -> float:
+        now = self._clock()
+        times = [root.next_scan for root in self.roots] + [self._liveness_at]
+        deadline = self.settle.next_deadline()
+        if deadline is not None:
+            times.append(deadline)
+        return max(0.0, min(times) - now)
+
+    def _check_clock(self) -> None:
+        drift = self._wall() - self._clock()
+        if abs(drift - self._drift) > CLOCK_JUMP_SECONDS:
+            log.info("clock_jump", seconds=round(drift - self._drift, 1))
+            self.rescan("clock_jump")
+        self._drift = drift
+
+    def _check_observers(self) -> None:
+        if self._clock() < self._liveness_at:
+            return
+        self._liveness_at = self._clock() + LIVENESS_SECONDS
+        for root in self.roots:
+            root.check_observer(self._clock())
+
+    def _read_mail(self) -> None:
+        mail = self.mailbox.take()
+        for root in self.roots:
+            if (why := mail.rescans.get(root.path)) is not None:
+                root.lost_events(self._clock(), why)
+        for path in mail.paths:
+            self._hint(path)
+
+    # -- hints -----------------------------------------------------------------------------------------------------
+
+    def _hint(self, path: bytes) -> None:
+        root = self._owner(path)
+        if root is None or not root.looked:  # the first pass is still to come and sees everything
+            return
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            if root.may_hold_queued(path):
+                root.scan_by(self._clock() + max(SOON_SECONDS, 10 * root.pass_seconds), "removed")
+            return
+        except OSError:
+            status = None
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            if status is not None and stat.S_ISLNK(status.st_mode) and os.path.isdir(path):  # noqa: PTH112 - bytes
+                root.scan_by(self._clock() + SOON_SECONDS, "link_to_folder")
+            elif root.rules.why_not(path) is None:
+                self._consider_hinted(root, path)
+        elif root.rules.why_not(path, folder=True) is None and path != root.path:
+            record = scan.Pass()
+            for found in scan.walk(root.rules, record, below=path, stop=self._stopping):
+                self._consider_hinted(root, found.path, found)
+            if record.errors:
+                root.scan_by(self._clock() + SOON_SECONDS, "folder_unread")
+
+    def _consider_hinted(self, root: Root, path: bytes, found: Found | None = None) -> None:
+        if found is None:
+            try:
+                found = self._look(path)
+            except OSError:
+                found = None  # settle looks again until it can tell
+        if found is not None and (found.placeholder or self._follow_move(root, found)):
+            return
+        self.settle.watch(path, root.quiet, found)
+
+    def _owner(self, path: bytes) -> Root | None:
+        """The most deeply nested root that ``path`` is below."""
+        owners = [root for root in self.roots if is_inside(path, root.path)]
+        return max(owners, key=lambda root: len(root.path), default=None)
+
+    def _follow_move(self, root: Root, found: Found) -> bool:
+        """A queued file with a new name keeps its job: equal inode, size and time, and the old name is gone."""
+        old = root.queued_inodes.get(found.signature)
+        if old is None or old == found.path or not scan.is_gone(old):
+            return False
+        known = self._known(old)
+        if known is None or known.state != "queued" or self._known(found.path) is not None:
+            return False
+        if not self._queue.move(known.id, found.path):
+            return False
+        log.info("moved", job=known.id, path=printable(found.path), was=printable(old))
+        root.forget(old)
+        root.remember(found, queued=True)
+        self.settle.forget(old)
+        self.settle.forget(found.path)
+        return True
+
+    # -- the scan --------------------------------------------------------------------------------------------------
+
+    def _pass(self, root: Root) -> None:
+        started = self._clock()
+        why = root.why
+        if not root.examine(started):
+            return
+        known = self._queue.known(root.id)
+        if not root.believe_empty(started, bool(known)):
+            return
+        record = scan.Pass()
+        present: set[bytes] = set()
+        news: list[Found] = []
+        for found in scan.walk(root.rules, record, stop=self._stopping):
+            present.add(found.path)
+            if found.placeholder:
+                continue
+            row = known.get(found.path)
+            if decide(found, row, root.inodes.get(found.path)) == "nothing":
+                root.remember(found, queued=row is not None and row.state == "queued")
+            else:
+                news.append(found)
+        if record.stopped:
+            return
+        if root.first and root.watch.existing == "leave":
+            self._leave(root, news)
+        else:
+            for found in news:
+                if not self._follow_move(root, found):
+                    self.settle.watch(found.path, root.quiet, found)
+        missing = self._mark_missing(root, record, known, present) if record.complete else []
+        self.leftovers.update(record.leftovers)
+        root.prune(present)
+        root.finished_pass(started, self._clock(), record, self._waiting(root))
+        log.debug(
+            "scanned", root=printable(root.path), why=why, files=len(present), folders=record.folders, new=len(news),
+            missing=len(missing), errors=len(record.errors), seconds=round(root.pass_seconds, 3),
+        )  # fmt: skip
+
+    def _leave(self, root: Root, found: Iterable[Found]) -> None:
+        """Files that were there before the very first start: noted as they are, so that a later change still counts."""
+        count = 0
+        with transaction(self._db):
+            for file in found:
+                count += self._queue.enqueue(
+                    root.id, file.path, file.size, file.mtime_ns, state="skipped", error_kind="preexisting",
+                    error="it was there before the first start; `dropscribe jobs retry` takes it",
+                ) is not None  # fmt: skip
+                root.remember(file)
+        log.info("left_existing", root=printable(root.path), files=count)
+
+    def _mark_missing(
+        self, root: Root, record: scan.Pass, known: dict[bytes, KnownFile], present: set[bytes]
+    ) -> list[int]:
+        gone = {
+            row.id: path
+            for path, row in known.items()
+            if row.state == "queued" and path not in present and not record.is_unread(path) and scan.is_gone(path)
+        }
+        missing = self._queue.mark_missing(gone) if gone else []
+        for job in missing:
+            log.info("missing", job=job, path=printable(gone[job]))
+            root.forget(gone[job])
+        return missing
+
+    # -- whole files -----------------------------------------------------------------------------------------------
+
+    def _take_whole(self) -> None:
+        whole = self.settle.due(LOOKS_A_STEP)
+        if not whole:
+            return
+        queued = 0
+        try:
+            with transaction(self._db):
+                for found in whole:
+                    queued += self._take(found)
+        except DropscribeError:
+            for found in whole:  # wait for it again rather than trust that a scan comes by
+                if (root := self._owner(found.path)) is not None:
+                    self.settle.watch(found.path, root.quiet, found)
+            raise
+        if queued:
+            self._queued()
+
+    def _take(self, found: Found) -> bool:
+        """One whole file, inside a transaction; True when it was queued."""
+        root = self._owner(found.path)
+        if root is None:
+            return False
+        decision = decide(found, self._known(found.path), root.inodes.get(found.path))
+        if decision == "nothing":
+            root.remember(found)
+            return False
+        if decision == "compare":
+            self.hasher.ask(found.path)
+            return False
+        return self._enqueue(root, found, None)
+
+    def _enqueue(self, root: Root, found: Found, content_hash: str | None) -> bool:
+        job = self._queue.enqueue(root.id, found.path, found.size, found.mtime_ns, content_hash=content_hash)
+        root.remember(found, queued=job is not None)
+        if job is not None:
+            log.info("queued", job=job, path=printable(found.path), bytes=found.size)
+        return job is not None
+
+    def _take_answers(self) -> None:
+        """Hashed files: ``enqueue`` knows that equal content under a new signature is no news."""
+        for answer in self.hasher.answers():
+            root = self._owner(answer.path)
+            if root is None or isinstance(answer.error, SourceMissing):
+                continue
+            if answer.error is not None:
+                log.info("not_hashed", path=printable(answer.path), error=str(answer.error))
+                self.settle.watch(answer.path, max(root.quiet, RETRY_SECONDS))  # changed or busy: all over again
+                continue
+            media = answer.media
+            found = scan.Found(answer.path, media.size_bytes, media.mtime_ns, media.inode)
+            if self._enqueue(root, found, media.content_hash):
+                self._queued()
+
+    def _known(self, path: bytes) -> KnownFile | None:
+        """The newest row of one path."""
+        rows = self._db.rows(
+            "SELECT id, state, size_bytes, mtime_ns, content_hash, claim_id, error_kind FROM jobs WHERE path_raw = ? "
+            "ORDER BY id DESC LIMIT 1",
+            (path,),
+        )
+        return KnownFile(**dict(rows[0])) if rows else None
+
+    # -- what people see -------------------------------------------------------------------------------------------
+
+    def _waiting(self, root: Root) -> int:
+        if len(self.roots) == 1:
+            return len(self.settle)
+        return sum(self._owner(path) is root for path in self.settle.paths)
+
+    def _note_waiting(self) -> None:
+        """Keep ``roots.waiting`` honest between passes, without a write for every file."""
+        now = self._clock()
+        for root in self.roots:
+            if root.waiting_due(now):
+                root.note_waiting(now, self._waiting(root))
