@@ -189,6 +189,14 @@ class Settings(_Table):
             raise ValueError(f"{twice} is there twice; keep one [[watch]] for it")
         return value
 
+    def for_watching(self) -> Settings:
+        """Itself; raises ``ConfigError`` when there is no folder to watch."""
+        if not self.watch:
+            raise ConfigError(
+                "no folder to watch; `dropscribe config init` writes a config to name one in, under [[watch]]"
+            )
+        return self
+
     def quiet_seconds(self, watch: Watch) -> float:
         """The settle time of one folder."""
         return self.settle.quiet_seconds if watch.quiet_seconds is None else watch.quiet_seconds

@@ -1,0 +1,195 @@
+"""``jobs list`` and ``jobs show``: they answer at once, load nothing that transcribes, and end quietly in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dropscribe.jobs.database import open_database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HEAVY = {
+    "mlx",
+    "mlx_audio",
+    "transformers",
+    "scipy",
+    "av",
+    "soundfile",
+    "numpy",
+    "sqlite_utils",
+    "watchdog",
+    "huggingface_hub",
+}
+WHEN = "2026-01-02T03:04:05.000Z"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "dropscribe.toml"
+    path.write_text(f'database = "{tmp_path / "jobs.db"}"\n')
+    return path
+
+
+@pytest.fixture
+def dropscribe(config: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("DROPSCRIBE_")}
+
+    def call(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dropscribe", *args, "--config", str(config)]
+        return subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=False, timeout=60)
+
+    return call
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Three jobs: one done with a segment and timings, one failed, one queued."""
+    path = tmp_path / "jobs.db"
+    db = open_database(path, checkpoints=True)
+    db.execute("INSERT INTO roots (id, path) VALUES (1, '/in')")
+    db.execute(
+        "INSERT INTO batches (id, claim_id, started_at, finished_at, outcome, decoder, slots, model, device, rows, "
+        "audio_seconds, wall_s) VALUES (1, 'c', ?, ?, 'done', 'bulk-sync', 6, 'tiny', 'cpu', 1, 2.0, 0.5)",
+        (WHEN, WHEN),
+    )
+    insert = (
+        "INSERT INTO jobs (root_id, path, path_raw, size_bytes, mtime_ns, state, queued_at, created_at, finished_at, "
+        "audio_seconds, language, error_kind, error, batch_id, params_key, text) "
+        "VALUES (1, ?, ?, 10, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'p', ?)"
+    )
+    rows = [
+        ("/in/good.wav", "done", WHEN, 2.0, "English", None, None, 1, "Hello there."),
+        ("/in/bad.wav", "failed", WHEN, None, None, "not_media", "no audio in it", None, None),
+        ("/in/new\\x0a.wav", "queued", None, None, None, None, None, None, None),
+    ]
+    for name, state, finished, audio, language, kind, error, batch, text in rows:
+        values = (name, name.encode(), state, WHEN, WHEN, finished, audio, language, kind, error, batch, text)
+        db.execute(insert, values)
+    db.execute(
+        "INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, language, tokens, finish_reason) "
+        "VALUES (1, 'p', 0, 2000, 'Hello there.', 'English', 4, 'eos')"
+    )
+    db.execute(
+        "INSERT INTO timings (job_id, batch_id, decode_s, duration, time, rtf) VALUES (1, 1, 0.2, 2.0, 0.4, 0.2)"
+    )
+    db.close()
+    return path
+
+
+def test_before_there_is_a_log_it_says_so_kindly(dropscribe: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = dropscribe("jobs", "list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no job log yet" in done.stderr
+    assert "dropscribe run" in done.stderr
+    assert json.loads(dropscribe("jobs", "list", "--json").stdout) == []
+
+
+@pytest.mark.usefixtures("log")
+def test_the_list_is_newest_first_and_nothing_is_cut_off_in_a_pipe(
+    dropscribe: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    lines = dropscribe("jobs", "list").stdout.splitlines()
+    assert lines[0].split() == ["id", "state", "since", "audio", "file", "note"]
+    assert [line.split()[1] for line in lines[1:]] == ["queued", "failed", "done"]
+    assert "not_media: no audio in it" in lines[2]
+    assert "/in/good.wav" in lines[3]
+
+
+@pytest.mark.usefixtures("log")
+def test_states_and_limit_narrow_the_list(dropscribe: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = dropscribe("jobs", "list", "--state", "done", "--state", "failed", "--jsonl")
+    assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["failed", "done"]
+    assert len(json.loads(dropscribe("jobs", "list", "-n", "1", "--json").stdout)) == 1
+    wrong = dropscribe("jobs", "list", "--state", "doen")
+    assert wrong.returncode == 2
+    assert "quarantined" in wrong.stderr
+
+
+@pytest.mark.usefixtures("log")
+def test_show_gives_everything_by_number_and_by_path(
+    dropscribe: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    shown = json.loads(dropscribe("jobs", "show", "1", "--json").stdout)
+    assert (shown["state"], shown["text"], shown["warnings"]) == ("done", "Hello there.", [])
+    assert [segment["finish_reason"] for segment in shown["segments"]] == ["eos"]
+    assert shown["timings"][0]["batch_size"] == 6
+    assert shown["timings"][0]["batch_rtf"] == 0.25
+    assert json.loads(dropscribe("jobs", "show", "/in/good.wav", "--json").stdout) == shown
+    people = dropscribe("jobs", "show", "1").stdout
+    assert "/in/good.wav" in people
+    assert people.rstrip().endswith("Hello there.")
+
+
+@pytest.mark.usefixtures("log")
+def test_show_of_what_is_not_there_fails_in_one_line(
+    dropscribe: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = dropscribe("jobs", "show", "99")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("log")
+def test_a_reader_that_has_seen_enough_is_no_error(config: Path) -> None:
+    command = [sys.executable, "-m", "dropscribe", "jobs", "list", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # as `head` does
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGPIPE
+
+
+def test_a_damaged_log_is_one_line_without_traceback(
+    dropscribe: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"not a database, and long enough to be read as one" * 50)
+    done = dropscribe("jobs", "list")
+    assert done.returncode == 2
+    assert done.stderr.startswith("dropscribe: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.argv = ['dropscribe', 'jobs', 'list', '--config', CONFIG]",
+        "import sys; sys.argv = ['dropscribe', 'jobs', 'show', '1', '--config', CONFIG]",
+        "import sys; sys.argv = ['dropscribe', 'config', 'show', '--config', CONFIG]",
+    ],
+)
+@pytest.mark.usefixtures("log")
+def test_read_commands_load_nothing_that_transcribes(config: Path, code: str) -> None:
+    program = (
+        f"CONFIG = {str(config)!r}\n{code}\nimport atexit\n"
+        "atexit.register(lambda: sys.stderr.write(' '.join(sorted({name.split('.')[0] for name in sys.modules}))))\n"
+        "from dropscribe.cli import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "dropscribe" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.usefixtures("log")
+def test_the_list_answers_in_less_than_eight_tenths_of_a_second_warm(
+    dropscribe: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    def once() -> float:
+        start = time.perf_counter()
+        assert dropscribe("jobs", "list").returncode == 0
+        return time.perf_counter() - start
+
+    once()
+    assert min(once() for _ in range(5)) < 0.8
