@@ -51,7 +51,7 @@ class ConfigError(DropscribeError, kind="config"):
     """A setting is wrong. The message names the file, the key and the remedy."""
 
 
-class AlreadyRunning(DropscribeError, kind="already_running"):  # noqa: N818 - named for what is the case, like the standard FileExists
+class AlreadyRunning(DropscribeError, kind="already_running"):
     """Another dropscribe holds the instance lock."""
 
 
