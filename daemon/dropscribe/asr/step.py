@@ -1,0 +1,100 @@
+"""One decode step over S slots.
+
+A *slot* holds one row: its key/value block of C positions and its next position. Every shape in the step depends on S
+and C alone, never on a row, so a row's bits cannot depend on its neighbours. Serial is this step with one slot,
+bulk-sync is many states of one slot, a true batch is one state of many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dropscribe.asr.layers import TextDecoder
+
+    Step = Callable[
+        [mx.array, mx.array, list[mx.array], list[mx.array]],
+        tuple[mx.array, mx.array, list[mx.array], list[mx.array]],
+    ]
+
+
+def block_length(position: int) -> int:
+    """Block length C that has room for ``position``: 64, 128, 256, then by 256. A pure function of the row's own."""
+    needed = position + 1
+    for size in (64, 128):
+        if needed <= size:
+            return size
+    return -(-needed // 256) * 256
+
+
+@dataclass
+class SlotState:
+    """What S slots carry from step to step; ``keys`` and ``values`` hold one ``[S, KV, C, hd]`` a layer."""
+
+    offsets: mx.array  # [S] int32: position of the token that goes in next
+    keys: list[mx.array]
+    values: list[mx.array]
+    length: int  # the same position as the host knows it (the largest, for S > 1)
+
+    @property
+    def block(self) -> int:
+        """Block length C."""
+        return int(self.keys[0].shape[2])
+
+    def grow(self) -> None:
+        """Lengthen the blocks if the next position has no room; what they hold keeps its bits."""
+        more = block_length(self.length) - self.block
+        if more > 0:
+            self.keys = [_longer(k, more) for k in self.keys]
+            self.values = [_longer(v, more) for v in self.values]
+
+
+def _longer(block: mx.array, more: int) -> mx.array:
+    return mx.pad(block, [(0, 0), (0, 0), (0, more), (0, 0)])
+
+
+def logits_step(decoder: TextDecoder) -> Step:
+    """``step(tokens [S, 1], offsets [S], keys, values) → (logits [S, V], offsets + 1, keys, values)``, compiled."""
+    return mx.compile(lambda *state: _step(decoder, *state))  # type: ignore[no-any-return]
+
+
+def greedy_step(decoder: TextDecoder) -> Step:
+    """As ``logits_step``, but with the next tokens ``[S, 1]`` int32 (argmax of the raw logits) in first place."""
+
+    def step(*state: mx.array) -> tuple[mx.array, ...]:
+        logits, *rest = _step(decoder, *state)
+        return mx.argmax(logits, axis=-1, keepdims=True).astype(mx.int32), *rest
+
+    return mx.compile(step)  # type: ignore[no-any-return]
+
+
+def _step(
+    decoder: TextDecoder, tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]
+) -> tuple[mx.array, mx.array, list[mx.array], list[mx.array]]:
+    slots, block = tokens.shape[0], keys[0].shape[2]
+    positions = mx.arange(block)
+    seen = (positions[None] <= offsets[:, None])[:, None, None, :]  # [S, 1, 1, C]
+    here = (positions[None] == offsets[:, None])[:, None, :, None]  # [S, 1, C, 1]
+    scale = decoder.shape.head_dim**-0.5
+    new_keys: list[mx.array] = []
+    new_values: list[mx.array] = []
+
+    def store(block: mx.array, new: mx.array) -> mx.array:
+        # One slot writes in place; several write at different positions, each over its whole block.
+        return mx.slice_update(block, new, offsets, axes=(2,)) if slots == 1 else mx.where(here, new, block)
+
+    def attend(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        at = len(new_keys)
+        new_keys.append(store(keys[at], k))
+        new_values.append(store(values[at], v))
+        return mx.fast.scaled_dot_product_attention(q, new_keys[at], new_values[at], scale=scale, mask=seen)
+
+    x = decoder.embedding(tokens)  # [S, 1, D]
+    for layer in decoder.layers:
+        x = layer.forward(x, offsets, decoder.shape, attend)
+    return decoder.logits(x[:, -1]), offsets + 1, new_keys, new_values
