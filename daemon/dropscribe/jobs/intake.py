@@ -95,21 +95,15 @@ class Intake(Writer):
 
     def known(self, root_id: int) -> dict[bytes, KnownFile]:
         """The newest row of every path under a root."""
-        # With max() SQLite takes the other columns from the row that has it.
+        # With max() SQLite takes the other columns from the row that has it; the index covers them all.
         rows = self.db.rows(
             """
-            SELECT max(id) AS id, path_raw, state, size_bytes, mtime_ns, content_hash, claim_id, error_kind
+            SELECT path_raw, max(id), state, size_bytes, mtime_ns, content_hash, claim_id, error_kind
             FROM jobs WHERE root_id = ? GROUP BY path_raw
             """,
             (root_id,),
         )
-        return {
-            row["path_raw"]: KnownFile(
-                row["id"], row["state"], row["size_bytes"], row["mtime_ns"], row["content_hash"], row["claim_id"],
-                row["error_kind"],
-            )
-            for row in rows
-        }  # fmt: skip
+        return {path_raw: KnownFile(*columns) for path_raw, *columns in rows}
 
     def mark_missing(self, ids: Iterable[int]) -> list[int]:
         """Queued jobs whose file is gone end ``missing``; any other is left alone. Returns those that ended."""

@@ -61,7 +61,7 @@ SELECT j.id, j.path_raw, r.state = 'ok' AS reachable,
     OR EXISTS (SELECT 1 FROM timings t WHERE t.job_id = j.id) AS bulky
 FROM jobs j JOIN roots r ON r.id = j.root_id
 WHERE j.finished_at < ?1
-  AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.reused_from = j.id AND (o.finished_at >= ?1 OR o.finished_at IS NULL))
+  AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.reused_from = j.id AND o.finished_at >= ?1)
 ORDER BY j.id"""
 _STRIP = (
     f"DELETE FROM segments WHERE job_id IN (SELECT id FROM jobs j WHERE id = :id AND {_STILL})",  # noqa: S608

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dropscribe.jobs.claims import Claims
 from dropscribe.jobs.intake import Intake
-from dropscribe.jobs.records import Job, KnownFile, Pruned, Recovered, SegmentRow
 from dropscribe.jobs.pruning import Pruning
+from dropscribe.jobs.records import Job, KnownFile, Pruned, Recovered, SegmentRow
 from dropscribe.jobs.recovery import Recovery
 
 __all__ = ["Job", "KnownFile", "Pruned", "Queue", "Recovered", "SegmentRow"]
 
 
 class Queue(Intake, Claims, Recovery, Pruning):
-    """Files in (``Intake``), jobs claimed and ended (``Claims``), deaths and wishes (``Recovery``), old age (``Pruning``)."""
+    """Files in (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), old (``Pruning``)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 FINISHED = ("done", "failed", "quarantined", "missing", "skipped")
 STATES = ("queued", "running", *FINISHED)
@@ -36,9 +37,8 @@ class Job:
     error_kind: str | None = None
 
 
-@dataclass(frozen=True)
-class KnownFile:
-    """The newest row of one path: what a scan compares a file on disk with."""
+class KnownFile(NamedTuple):
+    """The newest row of one path: what a scan compares a file on disk with. A tuple, for there may be 100,000."""
 
     id: int
     state: str

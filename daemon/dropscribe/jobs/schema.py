@@ -133,7 +133,7 @@ CREATE TABLE timings (
   {_measures("read_s", "feature_s", "encode_s", "prefill_s", "decode_s", "prompt_tokens", "generated_tokens")},
   {_measures("duration", "time", "rtf")},
   PRIMARY KEY (job_id, batch_id)
-) STRICT"""
+) STRICT, WITHOUT ROWID"""
 
 _SERVICE = f"""
 CREATE TABLE service (
@@ -165,7 +165,10 @@ _INDEXES = (
     "CREATE INDEX jobs_claims ON jobs(claim_id) WHERE claim_id IS NOT NULL",
     "CREATE INDEX jobs_by_state ON jobs(state, finished_at)",
     "CREATE INDEX jobs_by_path ON jobs(path_raw, id)",
-    "CREATE INDEX jobs_by_root ON jobs(root_id, path_raw)",
+    # covers what a scan asks for and what `daily` asks for: neither then reads the rows with their texts
+    """CREATE INDEX jobs_known ON jobs(
+  root_id, path_raw, id, state, size_bytes, mtime_ns, content_hash, claim_id, error_kind)""",
+    "CREATE INDEX jobs_by_day ON jobs(finished_at, state, model, audio_seconds) WHERE finished_at IS NOT NULL",
     "CREATE INDEX jobs_by_content ON jobs(content_hash, params_key) WHERE content_hash IS NOT NULL",
     "CREATE INDEX jobs_reused ON jobs(reused_from) WHERE reused_from IS NOT NULL",
     "CREATE INDEX jobs_by_batch ON jobs(batch_id) WHERE batch_id IS NOT NULL",
@@ -210,10 +213,13 @@ SELECT substr(j.finished_at, 1, 10) AS day, j.model,
   sum(j.state = 'done') AS done, sum(j.state IN ('failed', 'quarantined')) AS failed,
   sum(j.state IN ('skipped', 'missing')) AS skipped,
   sum(CASE WHEN j.state = 'done' THEN j.audio_seconds END) AS audio_seconds,
-  sum(t.time) AS time, sum(t.time) / nullif(sum(t.duration), 0) AS rtf
-FROM jobs j LEFT JOIN (SELECT job_id, sum(time) AS time, sum(duration) AS duration FROM timings GROUP BY job_id) t
-  ON t.job_id = j.id
-WHERE j.finished_at IS NOT NULL GROUP BY 1, 2""",
+  sum(j.time) AS time, sum(j.time) / nullif(sum(j.duration), 0) AS rtf
+FROM (
+  SELECT finished_at, state, model, audio_seconds,
+    (SELECT sum(time) FROM timings WHERE job_id = jobs.id) AS time,
+    (SELECT sum(duration) FROM timings WHERE job_id = jobs.id) AS duration
+  FROM jobs WHERE finished_at IS NOT NULL) j
+GROUP BY 1, 2""",
 )
 
 
