@@ -21,17 +21,19 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dropscribe.audio import protocol
 from dropscribe.audio.source import Source, printable
-from dropscribe.errors import DecodeFailed, DropscribeError, MediaLimit, NotMedia
+from dropscribe.errors import DecodeFailed, DropscribeError, MediaLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALIVE_EVERY = 0.5  # seconds between two signs of life, at most
 MEMORY_LOOK = 0.25
+STATM = Path("/proc/self/statm")
 
 
 class _AbandonedByParent(Exception):  # noqa: N818 - a way out of nested loops, not an error
@@ -139,18 +141,17 @@ class Child:
         """Import the decoders, then fence this process in: the limits count from here."""
         import av
 
-        import dropscribe.audio.mono
+        from dropscribe.audio import decode, mono  # noqa: F401 - loaded before the limits are set
 
         av.logging.set_level(None)
         ceiling = _resident() + self._memory
-        if sys.platform == "linux" and self._memory_ceiling is None:
-            with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - no pathlib in the child's hot start
-                mapped = int(statm.read().split()[0]) * resource.getpagesize()
+        if STATM.exists():  # Linux; elsewhere RLIMIT_AS does nothing, and the listener's look has to do
+            mapped = int(STATM.read_bytes().split()[0]) * resource.getpagesize()
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             limit = mapped + self._memory
-            resource.setrlimit(
-                resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
-            )
+            if hard != resource.RLIM_INFINITY:
+                limit = min(limit, hard)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
         self._memory_ceiling = ceiling
 
     # --- the two pipes ---
@@ -215,11 +216,9 @@ def _error(error: DropscribeError) -> bytes:
 
 def _resident() -> int:
     """Bytes of memory in use now (Linux) or at most so far (elsewhere)."""
-    if sys.platform == "linux":
-        with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used if sys.platform == "darwin" else used * 1024
+    if STATM.exists():
+        return int(STATM.read_bytes().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 def _misbehave(path: bytes, when: str) -> None:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Self
 
 from dropscribe import errors
 from dropscribe.audio import protocol
@@ -93,7 +93,7 @@ class Reader:
         if child is not None:
             child.end()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

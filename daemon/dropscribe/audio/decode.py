@@ -243,7 +243,7 @@ def _clock(text: str) -> float | None:
 
 
 def _mp3_counts_its_frames(source: Source) -> bool:
-    """Whether a Xing, Info or VBRI header gives the number of frames; else the duration is a guess from the bit rate."""
+    """Whether a Xing, Info or VBRI header gives the number of frames; else the duration is a guess by bit rate."""
     start = 0
     head = source.pread(10, 0)
     if head[:3] == b"ID3" and len(head) == 10:
@@ -304,13 +304,13 @@ def _packets(container: Any, stream: Any, source: Source, warnings: set[str]) ->
 
 def _float_frames(frame: Any) -> np.ndarray:
     """One PyAV frame as float32 [n, channels], full scale ±1."""
-    values = frame.to_ndarray()
+    values: np.ndarray = frame.to_ndarray()
     channels = len(frame.layout.channels)
-    # planar: [channels, n]; packed: [1, n * channels]
+    # a planar frame comes as channels by n, a packed one as 1 by n * channels
     values = values.T if frame.format.is_planar else values.reshape(-1, max(channels, 1))
     if values.dtype == np.uint8:
-        return (values.astype(np.float32) - 128.0) / 128.0
+        return (values.astype(np.float32) - np.float32(128)) * np.float32(2.0**-7)
     if values.dtype.kind == "i":
-        return values.astype(np.float32) / np.float32(2.0 ** (8 * values.dtype.itemsize - 1))
+        return values.astype(np.float32) * np.float32(2.0 ** (1 - 8 * values.dtype.itemsize))
     with np.errstate(over="ignore"):  # a double beyond float32 becomes Inf and is caught as such
         return np.ascontiguousarray(values, np.float32)

@@ -3,9 +3,9 @@
 **The downmix rule.** A plain mean loses anti-phase stereo altogether and halves a voice that sits on one live channel
 beside a dead one. So, per second of source audio (a fixed grid from the first frame on, whatever the decoder's frames):
 
-- a channel counts once its peak has passed 2⁻¹⁴ (2 steps of 16 bit) in this or an earlier second; the others are left out;
-- from the first counted channel on, each further one is added with the sign that does not cancel: its sign turns when it
-  correlates with the mix so far by less than −0.3, and turns back only beyond +0.3;
+- a channel counts once its peak has passed 2⁻¹⁴ (2 steps of 16 bit) in this or an earlier second; others are left out;
+- from the first counted channel on, each further one is added with the sign that does not cancel: its sign turns when
+  it correlates with the mix so far by less than −0.3, and turns back only beyond +0.3;
 - the mix is the sum over the counted channels, divided by their number.
 
 A change of weights is faded over 20 ms. Everything looks backwards only, so the result is a pure function of the

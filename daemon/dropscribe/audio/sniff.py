@@ -6,9 +6,8 @@ audio), and it tells a broken container (``DecodeFailed``) from something that n
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,18 +61,18 @@ def wav_data(pread: Callable[[int, int], bytes], size: int) -> WavData | None:
     file is a truncated file and trusted as a claim. None when there is no data chunk within the first 1,000 chunks.
     """
     form = pread(12, 0)
-    order = ">" if form[:4] == b"RIFX" else "<"
+    order: Literal["big", "little"] = "big" if form[:4] == b"RIFX" else "little"
     offset = 12
     long_size: int | None = None
     for _ in range(1000):
         header = pread(8, offset)
         if len(header) < 8:
             return None
-        name, length = header[:4], struct.unpack(order + "I", header[4:])[0]
+        name, length = header[:4], int.from_bytes(header[4:], order)
         offset += 8
         if name == b"ds64":
             ds64 = pread(16, offset)
-            long_size = struct.unpack("<Q", ds64[8:16])[0] if len(ds64) == 16 else None
+            long_size = int.from_bytes(ds64[8:16], "little") if len(ds64) == 16 else None
         if name == b"data":
             claimed = long_size if long_size is not None and length == 0xFFFFFFFF else length
             return _judge(pread, size, offset, claimed)
@@ -100,4 +99,4 @@ def _chunk_at(pread: Callable[[int, int], bytes], size: int, offset: int) -> boo
     header = pread(8, offset)
     if len(header) < 8 or not all(0x20 <= byte < 0x7F for byte in header[:4]):
         return False
-    return offset + 8 + min(struct.unpack("<I", header[4:])[0], struct.unpack(">I", header[4:])[0]) <= size
+    return offset + 8 + min(int.from_bytes(header[4:], "little"), int.from_bytes(header[4:], "big")) <= size

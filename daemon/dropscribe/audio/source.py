@@ -47,7 +47,7 @@ class Source:
         self._read_since_audio = 0
         try:
             # stat first: merely opening a device or a FIFO can have effects
-            if not stat.S_ISREG(os.stat(path).st_mode):
+            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a bytes path
                 raise NotMedia(f"{self.name_for_people} is not a regular file; only files are transcribed")
             # O_NONBLOCK: should it have become a FIFO since, the open returns at once and the check below ends it
             self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
