@@ -1,4 +1,4 @@
-"""``dropscribe demo``: drop the samples into a folder that the daemon watches; show what comes back and what it cost."""
+"""``dropscribe demo``: drop the samples into a folder the daemon watches; show what comes back and what it cost."""
 
 from __future__ import annotations
 
