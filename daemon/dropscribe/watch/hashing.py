@@ -45,6 +45,11 @@ class Hasher:
     def __len__(self) -> int:
         return len(self._pending)
 
+    @property
+    def pending(self) -> set[bytes]:
+        """Files asked for and not answered."""
+        return set(self._pending)
+
     def ask(self, path: bytes) -> None:
         """Have a file hashed; asking twice is asking once."""
         if path in self._pending:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from dropscribe.errors import DropscribeError, SourceMissing, TransientError
+from dropscribe.errors import DropscribeError, MediaError, SourceMissing, TransientError
 from dropscribe.jobs.database import transaction
 from dropscribe.jobs.records import KnownFile, printable
 from dropscribe.watch import scan
@@ -150,6 +150,10 @@ class Reconciler:
     def settled(self) -> bool:
         """Every root has been looked at and nothing is waited for."""
         return self.scanned and not self.settle and not len(self.hasher)
+
+    def unsettled(self) -> list[bytes]:
+        """What is still waited for."""
+        return sorted({*self.settle.paths, *self.hasher.pending})
 
     def rescan(self, why: str) -> None:
         """Scan every root in the next step."""
@@ -354,6 +358,11 @@ class Reconciler:
         for answer in self.hasher.answers():
             root = self._owner(answer.path)
             if root is None or isinstance(answer.error, SourceMissing):
+                continue
+            if isinstance(answer.error, MediaError):  # the job will say so, with its own error
+                found_now = self._look(answer.path)
+                if found_now is not None and self._enqueue(root, found_now, None):
+                    self._queued()
                 continue
             if answer.error is not None:
                 log.info("not_hashed", path=printable(answer.path), error=str(answer.error))

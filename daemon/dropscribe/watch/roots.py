@@ -77,6 +77,11 @@ class Root:
         self.inodes: dict[bytes, int] = {}
         self.queued_inodes: dict[tuple[int, int, int], bytes] = {}  # signature → path of what is queued
 
+    @property
+    def ok(self) -> bool:
+        """The last look found it well."""
+        return self._state == "ok"
+
     # -- when to scan ----------------------------------------------------------------------------------------------
 
     @property
