@@ -39,7 +39,7 @@ typecheck: $(VENV)/.installed $(VENV)/.tools
 
 contract: $(VENV)/.installed $(VENV)/.tools
 	@echo "==> Checking that imports run one way: lint-imports"
-	@cd daemon && ../$(BIN)/lint-imports --config ../pyproject.toml
+	@$(BIN)/lint-imports
 
 check: test lint typecheck contract
 
@@ -56,17 +56,17 @@ $(VENV)/.made: constraints.txt
 	Found: $$(python3 --version 2>&1 || echo 'no python3'). Install one, or name it: make demo PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "==> Making $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet --constraint constraints.txt pip
+	@$(PIP) install --quiet --upgrade --constraint constraints.txt pip
 	@touch $@
 
 $(VENV)/.dependencies: $(VENV)/.made pyproject.toml constraints.txt
-	@echo "==> Installing dropscribe and its dependencies (about 600 MB on disk; the first time takes a minute or two)"
-	@$(PIP) install --quiet --constraint constraints.txt "$(if $(EXTRA),.[$(EXTRA)],.)"
+	@echo "==> Installing dropscribe and its dependencies (about 650 MB on disk; takes a minute or two)"
+	@$(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt "$(if $(EXTRA),.[$(EXTRA)],.)"
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
 	@echo "==> Installing dropscribe from a wheel built from this checkout"
-	@$(PIP) install --quiet --force-reinstall --no-deps .
+	@$(PIP) install --quiet --build-constraint constraints.txt --force-reinstall --no-deps .
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.made pyproject.toml constraints.txt
