@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
+import numpy as np
 
 from dropscribe.asr import guards
 from dropscribe.asr.step import greedy_step, logits_step
@@ -74,25 +75,43 @@ class Line(Protocol):
         """The row just peeked at, encoded and prefilled and evaluated."""
 
 
-def serial(decoder: TextDecoder, line: Line, timing: BatchTiming, *, sampler: Sampler | None = None) -> Iterator[Row]:
+def serial(
+    decoder: TextDecoder,
+    line: Line,
+    timing: BatchTiming,
+    *,
+    sampler: Sampler | None = None,
+    pulse: Callable[[], None] = lambda: None,
+) -> Iterator[Row]:
     """One row after another, one host sync a token, nothing staged ahead: the reference for every other schedule."""
     step = greedy_step(decoder) if sampler is None else _sampling_step(decoder, sampler)
     while line.peek(wait=True) is not None:
         row = line.next()
-        started = time.perf_counter()
-        row.take(row.token.item())
+        row.take(_read(row.token)[0])
+        timing.steps += 1
+        timing.syncs += 1
+        _share(timing, [row], 0.0)
         while row.finish_reason is None:
+            pulse()
+            started = time.perf_counter()
             row.stage(step)
-            row.take(row.token.item())
-        timing.steps += len(row.tokens)
-        timing.syncs += len(row.tokens)
-        timing.forwards += len(row.tokens) - 1
-        _share(timing, [row], time.perf_counter() - started)
-        _retire(row, timing)
+            row.take(_read(row.token)[0])
+            timing.steps += 1
+            timing.syncs += 1
+            timing.forwards += 1
+            _share(timing, [row], time.perf_counter() - started)
         yield row
 
 
-def bulk_sync(decoder: TextDecoder, line: Line, timing: BatchTiming, *, slots: int, kv_budget: int) -> Iterator[Row]:
+def bulk_sync(
+    decoder: TextDecoder,
+    line: Line,
+    timing: BatchTiming,
+    *,
+    slots: int,
+    kv_budget: int,
+    pulse: Callable[[], None] = lambda: None,
+) -> Iterator[Row]:
     """Up to ``slots`` rows side by side, a forward each, all their tokens read in one sync, one step behind.
 
     Step N + 1 is staged before the tokens of step N are read, so that the device works while the host looks; the price
@@ -105,24 +124,23 @@ def bulk_sync(decoder: TextDecoder, line: Line, timing: BatchTiming, *, slots: i
     unread: mx.array | None = None  # [B, 1]: computed or on its way, not yet seen by the host
     while True:
         admitted = False
-        while len(live) < slots and (need := line.peek(wait=not live)) is not None:
-            if live and need > kv_budget - sum(row.kv_tokens for row in live):
-                break
+        while _another_fits(line, live, slots, kv_budget):
             if unread is not None and not admitted:
                 _drain(unread, live, timing)
             live.append(line.next())
             admitted = True
         if not live:
             return
+        pulse()
         started = time.perf_counter()
         if admitted or unread is None:
             staged, unread = list(live), mx.concatenate([row.token for row in live])
-            mx.async_eval(unread)
+            mx.async_eval(unread)  # type: ignore[no-untyped-call]
         for row in live:
             row.stage(step)
         ahead = mx.concatenate([row.token for row in live])
-        mx.async_eval(ahead)
-        for row, (token,) in zip(staged, unread.tolist(), strict=True):  # the one sync of this step
+        mx.async_eval(ahead)  # type: ignore[no-untyped-call]
+        for row, token in zip(staged, _read(unread), strict=True):  # the one sync of this step
             if row.finish_reason is None:
                 row.take(token)
         timing.steps += 1
@@ -134,10 +152,22 @@ def bulk_sync(decoder: TextDecoder, line: Line, timing: BatchTiming, *, slots: i
         for row in staged:
             if row.finish_reason is not None:
                 timing.wasted_forwards += 1
-                _retire(row, timing)
                 yield row
         if not live:
             unread = None  # nothing but look-ahead of ended rows
+
+
+def _another_fits(line: Line, live: list[Row], slots: int, kv_budget: int) -> bool:
+    """Whether the next row can be taken now; waits for one only when nothing else could be done."""
+    if len(live) >= slots:
+        return False
+    need = line.peek(wait=not live)
+    return need is not None and (not live or need <= kv_budget - sum(row.kv_tokens for row in live))
+
+
+def _read(tokens: mx.array) -> list[int]:
+    """``tokens [B, 1]`` as the host sees them; waits until they are computed."""
+    return [int(token) for token in np.array(tokens)[:, 0]]
 
 
 def _drain(unread: mx.array, live: list[Row], timing: BatchTiming) -> None:
@@ -148,14 +178,12 @@ def _drain(unread: mx.array, live: list[Row], timing: BatchTiming) -> None:
 
 
 def _share(timing: BatchTiming, rows: list[Row], seconds: float) -> None:
+    """Divide a step's seconds equally among the rows that were live in it, and note the tokens they have by now."""
     timing.decode_s += seconds
     for row in rows:
         row.timing.decode_s += seconds / len(rows)
-
-
-def _retire(row: Row, timing: BatchTiming) -> None:
-    row.timing.generated_tokens = len(row.tokens)
-    timing.generated_tokens += len(row.tokens)
+        timing.generated_tokens += len(row.tokens) - row.timing.generated_tokens
+        row.timing.generated_tokens = len(row.tokens)
 
 
 def _sampling_step(decoder: TextDecoder, sampler: Sampler) -> Callable[..., Any]:

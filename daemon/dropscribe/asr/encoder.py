@@ -12,13 +12,16 @@ chunks are computed; filling up cost six times the time of an 11 s clip there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
+from mlx import nn
 
 from dropscribe.asr.layers import Dense, fused_linear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WINDOWS_PER_PASS = 8
 _MASKED = -1e9
@@ -37,6 +40,10 @@ def audio_tokens(frames: int, chunk: int = 100) -> int:
     return full * conv_length(chunk) + (conv_length(rest) if rest else 0)
 
 
+def _gelu(x: mx.array) -> mx.array:
+    return nn.gelu(x)  # type: ignore[no-any-return]  # mlx.nn's activations are untyped
+
+
 class Conv:
     """3 × 3 convolution, stride 2, padding 1, then GELU: ``[B, F, T, C] → [B, F/2, T/2, C']``."""
 
@@ -48,13 +55,13 @@ class Conv:
 
     def __call__(self, x: mx.array) -> mx.array:
         if self.product is None:
-            return nn.gelu(mx.conv2d(x, self.weight, stride=2, padding=1) + self.bias)
+            return _gelu(mx.conv2d(x, self.weight, stride=2, padding=1) + self.bias)
         batch, height, width, _ = x.shape
         out_h, out_w = (height - 1) // 2 + 1, (width - 1) // 2 + 1
         x = mx.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
         near = [x[:, i : i + 2 * out_h - 1 : 2, j : j + 2 * out_w - 1 : 2] for i in range(3) for j in range(3)]
         columns = mx.concatenate(near, axis=-1).reshape(batch * out_h * out_w, -1)
-        return nn.gelu(self.product(columns).reshape(batch, out_h, out_w, -1) + self.bias)
+        return _gelu(self.product(columns).reshape(batch, out_h, out_w, -1) + self.bias)
 
     def arrays(self) -> list[mx.array]:
         """Everything that has to be in memory before the first call."""
@@ -102,7 +109,7 @@ class EncoderLayer:
         q = qkv[0] * hd**-0.5
         mixed = mx.fast.scaled_dot_product_attention(q, qkv[1], qkv[2], scale=1.0, mask=mask)
         x = x + self.out(mixed.transpose(0, 2, 1, 3).reshape(W, P, D))
-        return x + self.down(nn.gelu(self.up(self.norm_mlp(x))))
+        return x + self.down(_gelu(self.up(self.norm_mlp(x))))
 
     def arrays(self) -> list[mx.array]:
         """Everything that has to be in memory before the first call."""
@@ -134,7 +141,7 @@ class Encoder:
         parts: list[Any] = [*self.convs, self.conv_out, *self.layers, self.proj1, self.proj2]
         return own + [a for part in parts for a in part.arrays()]
 
-    def encode(self, mel: np.ndarray) -> mx.array:
+    def encode(self, mel: np.ndarray, pulse: Callable[[], None] = lambda: None) -> mx.array:
         """Audio embeddings of one row.
 
         ``mel``: float32 ``[128, T]``, T ≥ 100 (one second). Returns ``[audio_tokens(T), D_text]``, not yet evaluated
@@ -151,12 +158,13 @@ class Encoder:
         per_pass = WINDOWS_PER_PASS * self.chunks_per_window
         passes = []
         for at in range(0, chunks, per_pass):
+            pulse()
             passes.append(self._one_pass(stack[at : at + per_pass], valid - at * self.positions))
             mx.eval(passes[-1])
         return passes[0] if len(passes) == 1 else mx.concatenate(passes)
 
     def _one_pass(self, stack: np.ndarray, valid: int) -> mx.array:
-        """``stack [≤ 64, bins, 100]`` → embeddings of its first ``valid`` positions (all of them, if there are more)."""
+        """``stack [≤ 64, bins, 100]`` → embeddings of its first ``valid`` positions, or of all."""
         chunks, window = len(stack), self.chunks_per_window * self.positions
         valid = min(valid, chunks * self.positions)
         if self.fixed_windows:
@@ -164,7 +172,9 @@ class Encoder:
             whole[:chunks] = stack
             x = self._convolve(whole).reshape(WINDOWS_PER_PASS, window, -1)
             held = np.clip(valid - window * np.arange(WINDOWS_PER_PASS), 0, window)
-            held[held == 0] = window  # a dummy window attends to itself: a row of nothing but masked keys has no softmax
+            held[held == 0] = (
+                window  # a dummy window attends to itself: a row of nothing but masked keys has no softmax
+            )
             mask = mx.array(np.where(np.arange(window) < held[:, None], 0.0, _MASKED), dtype=self.dtype)
             return self._transform(x, mask[:, None, None, :]).reshape(WINDOWS_PER_PASS * window, -1)[:valid]
         x = self._convolve(stack).reshape(chunks * self.positions, -1)[:valid]
@@ -189,4 +199,5 @@ class Encoder:
         """``[W, P, D] → [W, P, D_text]``; a window sees itself alone."""
         for layer in self.layers:
             x = layer(x, mask)
-        return self.proj2(nn.gelu(self.proj1(self.ln_post(x))))
+        out: mx.array = self.proj2(_gelu(self.proj1(self.ln_post(x))))
+        return out

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx import nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

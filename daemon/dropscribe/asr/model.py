@@ -97,7 +97,7 @@ def _from_hub(name: str) -> Path:
         cause = f"the hub answered {status}" if status else "the hub could not be reached"
         if status in (401, 403, 404):
             cause = "the hub has no public model of that name"
-    except Exception as error:  # noqa: BLE001 - the hub client lets its HTTP library's many errors through
+    except Exception as error:  # the hub client lets its HTTP library's many errors through
         cause = f"the hub could not be reached ({type(error).__name__})"
     raise ModelUnavailable(
         f"model {name!r} is not on this machine and {cause}; connect to the network once so that it can be fetched, "

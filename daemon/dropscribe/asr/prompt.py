@@ -39,6 +39,9 @@ class Request:
     context: str | None = None  # names and terms to expect
 
 
+PLAIN = Request()
+
+
 def language_name(language: str | None, supported: tuple[str, ...]) -> str | None:
     """The model's own spelling of a language given by name or ISO code, or ``ConfigError`` with the choice."""
     if language is None:

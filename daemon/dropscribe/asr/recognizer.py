@@ -20,13 +20,14 @@ from dropscribe.asr import decoders, guards
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import SAMPLE_RATE, log_mel
 from dropscribe.asr.prefill import embed, prefill
-from dropscribe.asr.prompt import Request
+from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.sampling import Options, make_sampler
+from dropscribe.asr.step import most_likely
 from dropscribe.asr.timing import BatchTiming, RowTiming
-from dropscribe.audio.cuts import recut
+from dropscribe.audio.cuts import Piece, recut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from dropscribe.asr.model import Model
 
@@ -42,7 +43,7 @@ class Segment:
     samples: np.ndarray  # float32 [n], 16 kHz mono
     start_ms: int = 0
     silent: bool = False  # settled by the cutter: nothing to decode
-    request: Request = Request()
+    request: Request = PLAIN
 
     @property
     def end_ms(self) -> int:
@@ -84,9 +85,16 @@ class _Pending:
     segment: Segment
     open_parts: int = 1
     parts: list[Part] = field(default_factory=list)
-    timing: RowTiming = field(default_factory=RowTiming)
+    rows: list[RowTiming] = field(default_factory=list)  # of every row it became, ended or not
     warnings: set[str] = field(default_factory=set)
     second_try: bool = False
+
+    @property
+    def timing(self) -> RowTiming:
+        total = RowTiming()
+        for row in self.rows:
+            total.add(row)
+        return total
 
 
 @dataclass(frozen=True)
@@ -117,34 +125,39 @@ class Recognizer:
         kv_budget: int = 32_768,
         options: Options | None = None,
         timing: BatchTiming | None = None,
+        pulse: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
         """Recognize ``segments`` and yield each as it is finished, in no particular order.
 
         ``segments`` is read from another thread, a few ahead; an exception it raises comes out here. ``timing``, if
-        given, is filled while this runs. Non-greedy ``options`` always take the serial schedule.
+        given, is filled while this runs. Non-greedy ``options`` always take the serial schedule. ``pulse`` is called
+        at every decode step and encoder pass; an exception it raises ends the run. Whichever way the run ends, what
+        was spent on segments that gave no result is in ``timing.unfinished``.
         """
         timing = BatchTiming() if timing is None else timing
         options = options or Options()
-        line = _Line(self.model, segments, timing, ahead=slots + 2)
+        line = _Line(self.model, segments, timing, ahead=slots + 2, pulse=pulse)
         mx.reset_peak_memory()
         try:
-            yield from self._run(line, timing, decoder, slots, kv_budget, options)
+            rows = self._rows(line, timing, decoder, slots=slots, kv_budget=kv_budget, options=options)
+            yield from self._results(rows, line, timing)
         finally:
             line.close()
+            timing.unfinished = [(pending.segment.key, pending.timing) for pending in line.open.values()]
             timing.peak_memory_bytes = max(timing.peak_memory_bytes, mx.get_peak_memory())
             mx.clear_cache()
 
-    def _run(
-        self, line: _Line, timing: BatchTiming, decoder: str, slots: int, kv_budget: int, options: Options
-    ) -> Iterator[Result]:
-        text = self.model.decoder
-        sampler = make_sampler(options)
+    def _rows(
+        self, line: _Line, timing: BatchTiming, decoder: str, *, slots: int, kv_budget: int, options: Options
+    ) -> Iterator[decoders.Row]:
+        text, sampler = self.model.decoder, make_sampler(options)
         if decoder == "serial" or sampler is not None:
-            rows = decoders.serial(text, line, timing, sampler=sampler)
-        elif decoder == "bulk-sync":
-            rows = decoders.bulk_sync(text, line, timing, slots=slots, kv_budget=kv_budget)
-        else:
-            raise ValueError(f"no such decoder: {decoder!r}; choose 'bulk-sync' or 'serial'")
+            return decoders.serial(text, line, timing, sampler=sampler, pulse=line.pulse)
+        if decoder == "bulk-sync":
+            return decoders.bulk_sync(text, line, timing, slots=slots, kv_budget=kv_budget, pulse=line.pulse)
+        raise ValueError(f"no such decoder: {decoder!r}; choose 'bulk-sync' or 'serial'")
+
+    def _results(self, rows: Iterator[decoders.Row], line: _Line, timing: BatchTiming) -> Iterator[Result]:
         for row in rows:
             timing.rows += 1
             finished = self._finish(row, line)
@@ -157,19 +170,22 @@ class Recognizer:
         """Turn an ended row into a part; ``None`` while other parts of its segment are open or it is tried again."""
         ready: _Ready = row.key
         pending = ready.pending
-        pending.timing.add(row.timing)
         text, language = self._read(row.tokens, ready.request)
         if not pending.second_try and self._again(ready, row, text, line):
             return None
         reason: FinishReason = row.finish_reason  # type: ignore[assignment]  # set: the row has ended
         if reason == "loop":
+            # a second try failed too: what was said before the loop, and its first round, is all there is
             text, language = self._read(guards.without_loop(row.tokens), ready.request)
         if guards.echoes_context(text, ready.request.context):
             text = ""
         end_ms = ready.start_ms - (-len(ready.samples) * 1000 // SAMPLE_RATE)
         pending.parts.append(Part(ready.start_ms, end_ms, text, language, reason, tuple(row.tokens)))
         pending.open_parts -= 1
-        return _result(pending) if pending.open_parts == 0 else None
+        if pending.open_parts:
+            return None
+        del line.open[id(pending)]
+        return _result(pending)
 
     def _again(self, ready: _Ready, row: decoders.Row, text: str, line: _Line) -> bool:
         """One second try for a row that looped (in two halves) or repeated its context (without it)."""
@@ -177,7 +193,7 @@ class Recognizer:
         if guards.echoes_context(text, request.context):
             pending.warnings.add("context_echo")
             pieces, request = [(ready.start_ms, ready.samples)], Request(language=request.language)
-        elif row.finish_reason == "loop" and (halves := recut(ready.samples, ready.start_ms)):
+        elif row.finish_reason == "loop" and (halves := _halves(ready)):
             pieces = [(half.start_ms, half.samples) for half in halves]
         else:
             return False
@@ -203,6 +219,11 @@ class Recognizer:
         return text, language
 
 
+def _halves(ready: _Ready) -> list[Piece]:
+    end_ms = ready.start_ms - (-len(ready.samples) * 1000 // SAMPLE_RATE)
+    return recut(Piece(ready.start_ms, end_ms, ready.samples, silent=False, pauses=()))
+
+
 def _result(pending: _Pending) -> Result:
     return Result(
         segment=pending.segment,
@@ -223,8 +244,11 @@ def _features(pending: _Pending, start_ms: int, samples: np.ndarray, request: Re
 class _Line:
     """The waiting line: features made ahead in a thread, encoded and prefilled when a place is free."""
 
-    def __init__(self, model: Model, segments: Iterable[Segment], timing: BatchTiming, *, ahead: int) -> None:
-        self._model, self._timing = model, timing
+    def __init__(
+        self, model: Model, segments: Iterable[Segment], timing: BatchTiming, *, ahead: int, pulse: Callable[[], None]
+    ) -> None:
+        self._model, self._timing, self.pulse = model, timing, pulse
+        self.open: dict[int, _Pending] = {}  # whose rows have been started and which have given no result
         self._made: queue.Queue[_Ready | BaseException | None] = queue.Queue(maxsize=ahead)
         self._front: collections.deque[_Ready] = collections.deque()
         self._silent: list[Result] = []
@@ -260,19 +284,22 @@ class _Line:
         ready = self._front.popleft()
         assert ready.mel is not None  # noqa: S101
         model, timing = self._model, RowTiming(feature_s=ready.feature_s)
-        started = time.perf_counter()
-        audio = model.encoder.encode(ready.mel)
-        mx.eval(audio)
-        encoded = time.perf_counter()
-        prefix, suffix = model.prompts.parts(ready.request)
-        logits, state = prefill(model.decoder, embed(model.decoder, prefix, audio, suffix))
-        token = mx.argmax(logits, axis=-1, keepdims=True).astype(mx.int32)
-        mx.eval(token, state.keys, state.values)
-        timing.encode_s, timing.prefill_s = encoded - started, time.perf_counter() - encoded
-        timing.prompt_tokens = state.length
+        self.open[id(ready.pending)] = ready.pending
+        ready.pending.rows.append(timing)
         total = self._timing
         total.feature_s += timing.feature_s
-        total.encode_s += timing.encode_s
+        started = time.perf_counter()
+        try:
+            audio = model.encoder.encode(ready.mel, self.pulse)
+        finally:
+            timing.encode_s = time.perf_counter() - started
+            total.encode_s += timing.encode_s
+        started = time.perf_counter()
+        prefix, suffix = model.prompts.parts(ready.request)
+        logits, state = prefill(model.decoder, embed(model.decoder, prefix, audio, suffix))
+        token = most_likely(logits)
+        mx.eval(token, state.keys, state.values)
+        timing.prefill_s, timing.prompt_tokens = time.perf_counter() - started, state.length
         total.prefill_s += timing.prefill_s
         total.prompt_tokens += timing.prompt_tokens
         total.audio_seconds += len(ready.samples) / SAMPLE_RATE
@@ -314,8 +341,8 @@ class _Line:
                     made = _features(pending, segment.start_ms, segment.samples, segment.request, self._model.mel_bins)
                 self._put(made)
             self._put(None)
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for us
-            self._put(error)
+        except BaseException as error:
+            self._put(error)  # to the thread that waits for us
 
     def _put(self, item: _Ready | BaseException | None) -> None:
         while not self._closed.is_set():

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from dropscribe.asr.layers import TextDecoder
 
-    Step = Callable[
-        [mx.array, mx.array, list[mx.array], list[mx.array]],
-        tuple[mx.array, mx.array, list[mx.array], list[mx.array]],
-    ]
+    State = tuple[mx.array, mx.array, list[mx.array], list[mx.array]]  # tokens or logits, offsets, keys, values
+    Step = Callable[[mx.array, mx.array, list[mx.array], list[mx.array]], State]
 
 
 def block_length(position: int) -> int:
@@ -60,22 +58,31 @@ def _longer(block: mx.array, more: int) -> mx.array:
 
 def logits_step(decoder: TextDecoder) -> Step:
     """``step(tokens [S, 1], offsets [S], keys, values) → (logits [S, V], offsets + 1, keys, values)``, compiled."""
-    return mx.compile(lambda *state: _step(decoder, *state))  # type: ignore[no-any-return]
+
+    def step(tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]) -> State:
+        return _step(decoder, tokens, offsets, keys, values)
+
+    return mx.compile(step)
 
 
 def greedy_step(decoder: TextDecoder) -> Step:
     """As ``logits_step``, but with the next tokens ``[S, 1]`` int32 (argmax of the raw logits) in first place."""
 
-    def step(*state: mx.array) -> tuple[mx.array, ...]:
-        logits, *rest = _step(decoder, *state)
-        return mx.argmax(logits, axis=-1, keepdims=True).astype(mx.int32), *rest
+    def step(tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]) -> State:
+        logits, offsets, keys, values = _step(decoder, tokens, offsets, keys, values)
+        return most_likely(logits), offsets, keys, values
 
-    return mx.compile(step)  # type: ignore[no-any-return]
+    return mx.compile(step)
+
+
+def most_likely(logits: mx.array) -> mx.array:
+    """``logits [S, V] → [S, 1]`` int32. Raw logits: normalising first can change the order in low precision."""
+    return mx.argmax(logits, axis=-1, keepdims=True).astype(mx.int32)
 
 
 def _step(
     decoder: TextDecoder, tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]
-) -> tuple[mx.array, mx.array, list[mx.array], list[mx.array]]:
+) -> State:
     slots, block = tokens.shape[0], keys[0].shape[2]
     positions = mx.arange(block)
     seen = (positions[None] <= offsets[:, None])[:, None, None, :]  # [S, 1, 1, C]

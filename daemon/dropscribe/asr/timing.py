@@ -1,8 +1,9 @@
-"""What a batch and each of its rows cost. Seconds are wall time of the one thread that runs MLX, unless said otherwise."""
+"""What a batch and each of its rows cost; seconds are wall time of the thread that runs MLX unless said otherwise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 
 @dataclass
@@ -29,7 +30,7 @@ class RowTiming:
 
 @dataclass
 class BatchTiming(RowTiming):
-    """A batch's totals, measured on their own and not summed from rows."""
+    """A batch's totals, added up where they are measured and not from its rows."""
 
     rows: int = 0  # segments decoded
     audio_seconds: float = 0.0
@@ -38,3 +39,4 @@ class BatchTiming(RowTiming):
     forwards: int = 0  # single-row forwards in those steps
     wasted_forwards: int = 0  # staged ahead for a row that turned out to have ended
     peak_memory_bytes: int = 0
+    unfinished: list[tuple[Any, RowTiming]] = field(default_factory=list)  # segment key, what was spent in vain
