@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dropscribe import logs
-from dropscribe.errors import ConfigError, DatabaseReplaced, DropscribeError, TransientError
+from dropscribe.errors import (
+    DatabaseReplaced,
+    DropscribeError,
+    ModelError,
+    ModelInvalid,
+    ModelUnavailable,
+    TransientError,
+)
 from dropscribe.instance import InstanceLock
 from dropscribe.intake import IntakeThread
 from dropscribe.jobs.database import checkpoint, open_database
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("supervisor")
 
+MODEL_ERRORS = {error.error_kind: error for error in (ModelUnavailable, ModelInvalid)}
 IDLE_TICK = 2.0  # seconds between looks at what others may have changed
 ONCE_TICK = 0.1
 SETTLE_LIMIT = 60.0  # --once waits this long for files to become whole
@@ -49,14 +57,10 @@ WAL_SOON_SECONDS, WAL_LATER_SECONDS = 5.0, 60.0
 def run(settings: Settings, *, once: bool = False, service: bool = False) -> int:
     """``dropscribe run``: until a signal, or with ``once`` until all is done. Returns the exit code.
 
-    ``service``: started by the system's service manager.
+    ``service``: started by the system's service manager. Raises what ``Supervisor.run`` does.
     """
     logs.configure(settings.log.level)
-    try:
-        return Supervisor(settings, once=once, service=service).run()
-    except DropscribeError as error:
-        log.error("cannot_run", error_kind=error.error_kind, error=str(error))  # noqa: TRY400 - for people, no traceback
-        return 1
+    return Supervisor(settings, once=once, service=service).run()
 
 
 class Supervisor:
@@ -86,7 +90,7 @@ class Supervisor:
         self._worker: WorkerProcess | None = None
         self._start_at = 0.0  # no worker before this
         self._stopping: float | None = None  # when we were told to
-        self._model_problem: str | None = None
+        self._model_problem: ModelError | None = None
         self._problem: str | None = None
         self._dead: tuple[WorkerProcess, int] | None = None  # ended, and its jobs not taken back yet
         self._written: tuple[int | None, str | None] = (None, None)
@@ -110,9 +114,11 @@ class Supervisor:
         self._inbox.put((None, {"event": "stop"}))
 
     def run(self) -> int:
-        """Until ``stop``, or all is done. Raises ``AlreadyRunning``, ``SchemaTooNew``, ``ConfigError`` and the like."""
-        if not self._settings.watch:
-            raise ConfigError("no folder to watch; add a [[watch]] table with its `path` to the config")
+        """Until ``stop``, or all is done.
+
+        Raises ``AlreadyRunning``, ``SchemaTooNew``, ``ConfigError`` and the like; with ``once`` also ``ModelError``.
+        """
+        self._settings.for_watching()
         with InstanceLock(self._settings.database), self._signals():
             while True:
                 try:
@@ -315,7 +321,7 @@ class Supervisor:
             if code == MODEL_PROBLEM:
                 kind, message = worker.problem or ("model", "the model cannot be used; the worker's log says why")
                 delay = self._models.next()
-                self._model_problem = message
+                self._model_problem = MODEL_ERRORS.get(kind, ModelError)(message)
                 log.error("model_problem", error_kind=kind, error=message, next_in_s=delay)
                 self._problem = message
             elif not worker.claims and not worker.told:
@@ -358,7 +364,7 @@ class Supervisor:
     def _finished(self, started_at: str) -> int | None:
         """The exit code of ``--once`` when there is nothing left to do, else None."""
         if self._model_problem is not None:
-            return 1  # said already; the jobs stay queued
+            raise self._model_problem  # the jobs stay queued
         reconciler = self._intake.reconciler
         late = self._clock() - self._began > SETTLE_LIMIT
         if not late and (reconciler is None or not reconciler.settled):

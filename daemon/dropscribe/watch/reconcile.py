@@ -231,22 +231,25 @@ class Reconciler:
         owners = [root for root in self.roots if is_inside(path, root.path)]
         return max(owners, key=lambda root: len(root.path), default=None)
 
-    def _follow_move(self, root: Root, found: Found) -> bool:
-        """A queued file with a new name keeps its job: equal inode, size and time, and the old name is gone."""
+    def _follow_move(self, root: Root, found: Found) -> bytes | None:
+        """A queued file with a new name keeps its job: equal inode, size and time, and the old name is gone.
+
+        Returns the old name.
+        """
         old = root.queued_inodes.get(found.signature)
         if old is None or old == found.path or not scan.is_gone(old):
-            return False
+            return None
         known = self._known(old)
         if known is None or known.state != "queued" or self._known(found.path) is not None:
-            return False
+            return None
         if not self._queue.move(known.id, found.path):
-            return False
+            return None
         log.info("moved", job=known.id, path=printable(found.path), was=printable(old))
         root.forget(old)
         root.remember(found, queued=True)
         self.settle.forget(old)
         self.settle.forget(found.path)
-        return True
+        return old
 
     # -- the scan --------------------------------------------------------------------------------------------------
 
@@ -256,7 +259,7 @@ class Reconciler:
         if not root.examine(started):
             return
         known = self._queue.known(root.id)
-        if not root.believe_empty(started, bool(known)):
+        if not root.believe_empty(started, any(row.state == "queued" for row in known.values())):
             return
         record = scan.Pass()
         present: set[bytes] = set()
@@ -276,7 +279,9 @@ class Reconciler:
             self._leave(root, news)
         else:
             for found in news:
-                if not self._follow_move(root, found):
+                if (old := self._follow_move(root, found)) is not None:
+                    known.pop(old)
+                else:
                     self.settle.watch(found.path, root.quiet, found)
         missing = self._mark_missing(root, record, known, present) if record.complete else []
         self.leftovers.update(record.leftovers)

@@ -142,9 +142,12 @@ class Root:
         self._seen_mounted = health.mounted
         return True
 
-    def believe_empty(self, now: float, had_files: bool) -> bool:
-        """Whether an empty root is really empty. One that is suddenly so has more likely lost its disk."""
-        if not self._empty_passes or not (had_files or self.inodes):
+    def believe_empty(self, now: float, expected: bool) -> bool:
+        """Whether an empty root is really empty. One that is suddenly so has more likely lost its disk.
+
+        ``expected``: there are files queued in it.
+        """
+        if not self._empty_passes or not (expected or self.inodes):
             return True
         if self._empty_passes >= 2 and not self._mounted:
             return True
