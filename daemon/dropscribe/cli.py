@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,7 +94,7 @@ def run(
 
 
 @app.command("transcribe-batch")
-def transcribe_batch(
+def transcribe_batch_command(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Audio or video files, or folders of them.")],
     *,
     config: ConfigOption = None,
@@ -109,15 +110,18 @@ def transcribe_batch(
 ) -> None:
     """Transcribe files now and print the results; the job log is left alone."""
     loaded = _load(config, model, decode={"batch_size": batch_size, "decoder": decoder})
-    from dropscribe import batch
+    from dropscribe.batch import transcribe_batch
+    from dropscribe.batch_files import OutputFolder
 
+    folder = None if output_dir is None else OutputFolder(output_dir)
     results: list[FileResult] = []
     with _progress() as on_progress:
-        for result in batch.transcribe_batch(loaded, paths, on_progress=on_progress):
-            if output_dir is not None:
-                batch.write_transcripts(result, output_dir)
+        for result in transcribe_batch(loaded, paths, on_progress=on_progress):
+            record = asdict(result)
+            if folder is not None and not result.error_kind:
+                folder.write(record)
             if jsonl:
-                _print(_json(batch.as_record(result)))
+                _print(_json(record))
             results.append(result)
     if not jsonl:
         columns = ("file", "audio", "time", "RTF", "batch time", "batch RTF", "batch size", "text")
