@@ -1,7 +1,7 @@
 """Cut long audio at real pauses: streaming, in flat memory, a pure function of the samples and the longest piece.
 
 How a pause is found. Energy (without its mean: recorders leave offsets) is taken in frames of 10 ms and smoothed
-over 30 ms. The noise floor follows the audio: in every 5 s stretch the level of its quietest 150 ms, the lowest of
+over 30 ms. The noise floor follows the audio: in every 5 s stretch the level of its quietest 80 ms, the lowest of
 neighbouring stretches counting, so that a stretch without any pause borrows its neighbour's floor. A frame within 6 dB
 of the floor is quiet; 80 ms of quiet frames are a pause. The smoothing eats 20 ms of each pause, so a gap of 150 ms
 over a noise floor measures about 120 ms.
@@ -11,7 +11,7 @@ Where it cuts. Of the pauses in the second half of ``max_seconds`` the longest w
 of the first half (from a tenth on) are tried; without any, the quietest 50 ms of the second half.
 
 When a piece is silent. Only if nothing but digital or near-digital silence is in it: a constant, or dither. Dither
-stays within 2 steps of 16 bit (2⁻¹⁴, −84 dBFS) around its mean *and* looks like noise second by second: either steady
+stays within 2 steps of 16 bit (−84 dBFS) around its mean *and* looks like noise second by second: either steady
 (no 50 ms frame over twice the median energy) or white (neighbouring samples correlate by less than 0.3). Speech,
 however quiet, is neither: its energy swings by far more than 3 dB, and neighbouring samples correlate by 0.7 and more.
 No microphone records speech below −84 dBFS, so only what was scaled down comes near the second test, and it passes as
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 PER_MS = 16  # samples
 FRAME = 160  # 10 ms
 FLOOR_STRETCH = 500  # frames
-FLOOR_QUIETEST = 15  # frames
+FLOOR_QUIETEST = 8  # frames: less than a gap of 150 ms leaves, should it be the only one
 QUIET_DB = 6.0
 LOWEST_DB = -90.0  # below this all is equally quiet: digital silence must not raise dither to speech
 SHORTEST_PAUSE = 8  # frames
 LONG_ENOUGH = 50  # frames; a longer pause is no better
 LATE_CREDIT = 10.0  # frames
 CUT_FRAMES = 5  # 50 ms
-DITHER_PEAK = 2.0**-14
+DITHER_PEAK = 2.5 * 2.0**-15
 SHORTEST_RECUT = 2 * 16_000  # samples; below, two halves would not decode better
 
 

@@ -193,9 +193,10 @@ def _describe(container: Any, source: Source, kind: str | None) -> Decoded:
     context = stream.codec_context
     if context is None:
         raise DecodeFailed(f"{name}: no decoder for its audio; export it as AAC, FLAC or WAV")
-    for other in container.streams:
-        if other is not stream:
-            other.discard = "all"
+    if hasattr(av.stream, "Discard"):  # newer PyAV: pictures need not even be read
+        for other in container.streams:
+            if other is not stream:
+                other.discard = av.stream.Discard.all
     context.thread_count = 1
     demuxer = container.format.name
     claimed, tolerance = _claimed(container, stream, source, demuxer)
