@@ -173,14 +173,14 @@ def _snippet(text: str, pattern: re.Pattern[str], around: int = 40) -> str:
 
 
 def stats(conn: sqlite3.Connection, *, days: int = 14) -> Row:
-    """Counts, days, models, failures by kind, and the backlog with an estimate.
+    """Counts, the last ``days`` days up to the newest result, models, failures by kind, the backlog with an estimate.
 
     ``backlog``: files and the seconds of audio they hold, as far as known or guessed from the mean of what is done;
     ``eta_seconds`` at the pace of the last 20 batches, None before there is one.
     """
     return {
         "states": counts(conn),
-        "days": _rows(conn, "SELECT * FROM daily ORDER BY day DESC, model LIMIT ?", (days,)),
+        "days": _last_days(conn, days),
         "failures": _rows(
             conn,
             "SELECT error_kind, count(*) AS files FROM failures GROUP BY error_kind ORDER BY files DESC, error_kind",
@@ -189,6 +189,13 @@ def stats(conn: sqlite3.Connection, *, days: int = 14) -> Row:
         "backlog": _backlog(conn),
         "service": service(conn),
     }
+
+
+def _last_days(conn: sqlite3.Connection, days: int) -> list[Row]:
+    newest = "SELECT date(substr(max(finished_at), 1, 10), ?) FROM jobs WHERE finished_at IS NOT NULL"
+    first = conn.execute(newest, (f"-{days - 1} days",)).fetchone()[0]
+    # Bound as a value the condition is pushed down into the view, so that only these days are added up.
+    return _rows(conn, "SELECT * FROM daily WHERE day >= ? ORDER BY day DESC, model", (first,))
 
 
 def _backlog(conn: sqlite3.Connection) -> Row:

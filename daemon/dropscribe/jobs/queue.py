@@ -15,4 +15,4 @@ __all__ = ["Job", "KnownFile", "Pruned", "Queue", "Recovered", "SegmentRow"]
 
 
 class Queue(Intake, Claims, Recovery, Pruning):
-    """Files in (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), old (``Pruning``)."""
+    """In (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), old (``Pruning``)."""

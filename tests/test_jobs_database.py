@@ -1,0 +1,320 @@
+"""Opening the job log: many processes at once, other people's files, newer schemas, replaced files, full disks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlite_utils
+
+from dropscribe.errors import (
+    ConfigError,
+    DatabaseBusy,
+    DatabaseReplaced,
+    DiskFull,
+    OutputUnwritable,
+    SchemaTooNew,
+)
+from dropscribe.jobs import database
+from dropscribe.jobs.database import checkpoint, connect_readonly, open_database, transaction, translate
+from dropscribe.jobs.records import MIGRATIONS
+from dropscribe.jobs.schema import migrations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "jobs.db"
+
+
+def pragma(db: database.Database, name: str) -> object:
+    return db.rows(f"PRAGMA {name}")[0][0]
+
+
+def test_a_new_log_is_durable_and_keeps_its_promises(path: Path) -> None:
+    db = open_database(path)
+    assert pragma(db, "journal_mode") == "wal"
+    assert pragma(db, "synchronous") == 2
+    assert pragma(db, "foreign_keys") == 1
+    assert pragma(db, "busy_timeout") >= 10_000
+    assert pragma(db, "wal_autocheckpoint") == 0
+    if sys.platform == "darwin":
+        assert pragma(db, "fullfsync") == 1
+    db.close()
+    supervisor = open_database(path, checkpoints=True)
+    assert pragma(supervisor, "wal_autocheckpoint") > 0
+    supervisor.close()
+
+
+def test_every_table_is_strict(path: Path) -> None:
+    db = open_database(path)
+    tables = db.rows("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE %'")
+    ours = {row["name"]: row["sql"] for row in tables if not row["name"].startswith(("_", "sqlite_", "segments_fts"))}
+    assert set(ours) == {
+        "roots", "jobs", "segments", "outputs", "batches", "timings", "service", "benchmarks",
+    }  # fmt: skip
+    assert [name for name, sql in ours.items() if "STRICT" not in sql] == []
+    db.close()
+
+
+def test_the_light_list_of_migrations_is_the_real_one() -> None:
+    assert tuple(migration.name for migration in migrations._migrations) == MIGRATIONS
+
+
+@pytest.mark.parametrize("steps", range(len(MIGRATIONS)))
+def test_a_log_of_every_earlier_version_is_brought_up_to_date(path: Path, steps: int) -> None:
+    path.parent.mkdir()
+    old = sqlite_utils.Database(path)
+    migrations.apply(old, stop_before=MIGRATIONS[steps])
+    old.close()
+    db = open_database(path)
+    assert [row["name"] for row in db.rows("SELECT name FROM _sqlite_migrations ORDER BY id")] == list(MIGRATIONS)
+    assert db.rows("PRAGMA integrity_check")[0][0] == "ok"
+    db.close()
+
+
+def test_a_log_of_a_newer_version_is_refused_by_writers_and_readers(path: Path) -> None:
+    db = open_database(path)
+    with transaction(db):
+        db.execute(
+            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('dropscribe', 'm999_later', '')"
+        )
+    db.close()
+    for opener in (open_database, connect_readonly):
+        with pytest.raises(SchemaTooNew, match=r"m999_later.*upgrade"):
+            opener(path)
+
+
+def test_another_programs_database_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE photos (id)")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="another program"):
+        open_database(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_named(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"RIFF" * 1000)
+    with pytest.raises(ConfigError, match="not a job log or is damaged"):
+        open_database(path)
+    with pytest.raises(ConfigError):
+        connect_readonly(path)
+
+
+def test_reading_before_there_is_a_log_says_what_creates_it(path: Path) -> None:
+    with pytest.raises(ConfigError, match="dropscribe run"):
+        connect_readonly(path)
+    assert not path.parent.exists()
+
+
+def test_a_read_connection_cannot_write(path: Path) -> None:
+    open_database(path).close()
+    conn = connect_readonly(path)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        conn.execute("UPDATE service SET paused = 1")
+    conn.close()
+
+
+def test_names_that_are_hard_to_quote_open_for_writing_and_reading(tmp_path: Path) -> None:
+    for name in ("a%41?b#c.db", "two words 'quoted'.db", "日本.db", os.fsdecode(b"caf\xe9.db")):
+        try:
+            open_database(tmp_path / name).close()
+        except OutputUnwritable:
+            assert sys.platform == "darwin"  # file systems there take UTF-8 only
+            continue
+        conn = connect_readonly(tmp_path / name)
+        assert conn.execute("SELECT count(*) FROM service").fetchone()[0] == 1
+        conn.close()
+
+
+def test_sqlite_without_strict_tables_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    with pytest.raises(ConfigError, match=r"too old.*3\.37"):
+        open_database(path)
+
+
+OPEN = """
+import sys
+from dropscribe.jobs.database import open_database, transaction
+sys.stdin.readline()
+db = open_database(sys.argv[1])
+with transaction(db):
+    db.execute("INSERT INTO roots (path) VALUES (?)", (sys.argv[2],))
+print(db.rows("PRAGMA journal_mode")[0][0], flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+def test_four_processes_may_start_on_a_new_log_at_the_same_instant(tmp_path: Path) -> None:
+    for round_ in range(4):
+        path = tmp_path / f"{round_}" / "jobs.db"
+        children = [
+            subprocess.Popen(
+                [sys.executable, "-c", OPEN, str(path), f"/{n}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for n in range(4)
+        ]
+        for child in children:
+            child.stdin.write("\n")
+            child.stdin.flush()
+        for child in children:
+            said, complaints = child.communicate("\n", timeout=60)
+            assert (child.returncode, said, complaints) == (0, "wal\n", "")
+        conn = connect_readonly(path)
+        assert conn.execute("SELECT count(*) FROM roots").fetchone()[0] == 4
+        conn.close()
+
+
+def test_a_transaction_lands_whole_or_not_at_all(path: Path) -> None:
+    db = open_database(path)
+
+    def work() -> None:
+        with transaction(db):
+            db.execute("UPDATE service SET problem = 'x'")
+            with transaction(db):  # joins: its end commits nothing
+                db.execute("UPDATE service SET pid = 1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert tuple(db.rows("SELECT pid, problem FROM service")[0]) == (None, None)
+    assert not db.conn.in_transaction
+    db.close()
+
+
+def test_threads_that_share_a_connection_do_not_mix_their_transactions(path: Path) -> None:
+    db = open_database(path)
+    errors: list[Exception] = []
+
+    def work(name: str) -> None:
+        try:
+            for n in range(20):
+                with transaction(db):
+                    db.execute("INSERT INTO roots (path) VALUES (?)", (f"/{name}/{n}",))
+                    assert len(db.rows("SELECT 1 FROM roots WHERE path LIKE ?", (f"/{name}/%",))) == n + 1
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert db.rows("SELECT count(*) FROM roots")[0][0] == 60
+    db.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_deleted_or_replaced_file_is_noticed_and_not_written_to(path: Path, how: str) -> None:
+    db = open_database(path)
+    path.rename(path.with_name("old.db"))
+    if how == "replaced":
+        open_database(path).close()
+    with pytest.raises(DatabaseReplaced, match="nothing more is written"), transaction(db):
+        pytest.fail("the body must not run")
+    assert not db.conn.in_transaction
+    with pytest.raises(DatabaseReplaced):
+        checkpoint(db)
+    db.close()
+
+
+def test_a_log_locked_by_another_program_is_busy_and_free_again_afterwards(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    db = open_database(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DatabaseBusy, match="another program"), transaction(db):
+        pytest.fail("the body must not run")
+    other.execute("COMMIT")
+    with transaction(db):
+        db.execute("UPDATE service SET pid = 7")
+    other.close()
+    db.close()
+
+
+def test_a_full_disk_is_said_and_leaves_the_log_usable(path: Path) -> None:
+    db = open_database(path)
+    pages = db.rows("PRAGMA page_count")[0][0]
+    db.rows(f"PRAGMA max_page_count = {pages + 2}")
+
+    def fill() -> None:
+        with transaction(db):
+            for n in range(1000):
+                db.execute("INSERT INTO roots (path) VALUES (?)", (f"/{n}" * 100,))
+
+    with pytest.raises(DiskFull, match="free some"):
+        fill()
+    db.rows(f"PRAGMA max_page_count = {pages + 1000}")
+    with transaction(db):
+        db.execute("INSERT INTO roots (path) VALUES ('/a')")
+    assert db.rows("SELECT count(*) FROM roots")[0][0] == 1
+    db.close()
+
+
+def test_a_read_only_log_is_said(path: Path) -> None:
+    open_database(path).close()
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+    assert isinstance(translate(error, path), OutputUnwritable)
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DBMOVED
+    assert isinstance(translate(error, path), DatabaseReplaced)
+    error.sqlite_errorcode = sqlite3.SQLITE_ERROR
+    assert translate(error, path) is None
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputUnwritable, match="folder"):
+        open_database(tmp_path / "file" / "sub" / "jobs.db")
+
+
+def test_a_checkpoint_empties_the_write_ahead_log_and_waits_for_no_reader(path: Path) -> None:
+    db = open_database(path, checkpoints=True)
+    with transaction(db):
+        db.execute("UPDATE service SET pid = 1")
+    reader = connect_readonly(path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM service").fetchall()
+    with transaction(db):
+        db.execute("UPDATE service SET pid = 2")
+    assert not checkpoint(db)
+    reader.close()
+    assert checkpoint(db)
+    assert path.with_name("jobs.db-wal").stat().st_size == 0
+    assert pragma(db, "busy_timeout") >= 10_000
+    db.close()
+
+
+def test_reading_loads_neither_sqlite_utils_nor_anything_heavy(path: Path) -> None:
+    open_database(path).close()
+    code = """
+import json, sys
+from dropscribe.jobs import log
+from dropscribe.jobs.database import connect_readonly, open_database
+log.stats(connect_readonly(sys.argv[1]))
+open_database(sys.argv[1]).close()  # nothing to migrate
+print(json.dumps(sorted(sys.modules)))
+"""
+    said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
+    heavy = {"sqlite_utils", "numpy", "mlx", "mlx_audio", "transformers", "scipy", "av", "soundfile", "pydantic"}
+    assert heavy & set(json.loads(said)) == set()

@@ -1,0 +1,255 @@
+"""The read side: lists, search with times, statistics; and the speed of it all at 100,000 jobs."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dropscribe.errors import DiskFull, NotMedia
+from dropscribe.jobs import log
+from dropscribe.jobs.database import Database, open_database, transaction
+from dropscribe.jobs.queue import Queue, SegmentRow
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SPOKEN = {
+    b"/in/one.wav": [(0, 900, "Hello crooked world"), (900, 2000, "and Grüße an alle")],
+    b"/in/two.wav": [(0, 500, "the world again")],
+    b"/in/three.wav": [(0, 700, "今天天气很好我们去公园散步")],
+}
+
+
+@pytest.fixture
+def conn(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "jobs.db")
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    queue = Queue(db, lambda: at)
+    queue.ensure_root("/in")
+    for path in [*SPOKEN, b"/in/bad.wav", b"/in/later.wav", b"/in/next.wav"]:
+        queue.enqueue(1, path, 1, 1, priority=1 if path != b"/in/next.wav" else 0)
+    batch = queue.open_batch("c", decoder="bulk-sync", slots=6, model="m")
+    jobs = {job.path_raw: job for job in queue.claim("c", 5)}
+    for path, spoken in SPOKEN.items():
+        job = jobs[path]
+        queue.save_segments(job, "old", [SegmentRow(0, 1, "stale world", None, 1, "eos")])
+        for start, end, text in spoken:
+            queue.save_segments(job, "k", [SegmentRow(start, end, text, "English", 3, "eos")])
+        queue.finish_fields(
+            job,
+            text=" ".join(text for *_, text in spoken),
+            language="English",
+            model="m",
+            params_key="k",
+            audio_seconds=2.0,
+            batch_id=batch,
+            warnings=["w"],
+            transcript_path=job.path + ".txt",
+        )
+        queue.add_timing(job.id, batch, {"time": 0.5, "duration": 2.0, "rtf": 0.25})
+    queue.close_batch(batch, "done", {"wall_s": 1.5, "audio_seconds": 6.0})
+    queue.fail(jobs[b"/in/bad.wav"], NotMedia("not audio"))
+    queue.fail(jobs[b"/in/later.wav"], DiskFull("no space"))
+    conn = log.connect_readonly(db.path)
+    yield conn
+    conn.close()
+    db.close()
+
+
+def paths(rows: list[log.Row]) -> list[str]:
+    return [os.path.basename(row["path"]) for row in rows]  # noqa: PTH119
+
+
+def test_jobs_are_listed_newest_first_and_filtered(conn: sqlite3.Connection) -> None:
+    assert paths(log.list_jobs(conn, limit=2)) == ["next.wav", "later.wav"]
+    assert paths(log.list_jobs(conn, states=["failed"])) == ["bad.wav"]
+    assert paths(log.list_jobs(conn, states=["done", "failed"])) == ["bad.wav", "three.wav", "two.wav", "one.wav"]
+    assert paths(log.list_jobs(conn, error_kind="disk_full")) == ["later.wav"]
+    assert paths(log.list_jobs(conn, contains="o.w")) == ["two.wav"]
+    assert len(log.list_jobs(conn, root="/in", limit=None)) == 6
+    assert log.list_jobs(conn, root="/out") == []
+    assert len(log.list_jobs(conn, since="2026-01-01T00:00:00.000Z")) == 6
+    assert log.list_jobs(conn, since="2026-01-02T00:00:00.000Z") == []
+    assert log.list_jobs(conn, limit=1, states=["done"])[0]["warnings"] == ["w"]
+    with pytest.raises(ValueError, match="no such state: lost; known are queued"):
+        log.list_jobs(conn, states=["lost"])
+
+
+def test_a_job_is_found_by_id_and_by_path(conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert log.get_job(conn, 1)["text"] == "Hello crooked world and Grüße an alle"
+    for ident in ("1", "/in/one.wav", b"/in/one.wav", "/in/../in/one.wav"):
+        assert log.get_job(conn, ident)["id"] == 1
+    assert log.get_job(conn, "/in/none.wav") is None
+    assert log.get_job(conn, 99) is None
+    assert log.get_job(conn, str(10**30)) is None
+
+
+def test_only_segments_that_count_are_shown(conn: sqlite3.Connection) -> None:
+    assert [row["text"] for row in log.segments(conn, 1)] == ["Hello crooked world", "and Grüße an alle"]
+    assert log.segments(conn, 4) == []
+
+
+def test_a_reused_job_shows_the_segments_it_stands_on(conn: sqlite3.Connection, tmp_path: Path) -> None:
+    db = open_database(tmp_path / "jobs.db")
+    queue = Queue(db)
+    [job] = queue.claim("c2", 1)
+    queue.finish_fields(job, text="x", language=None, model="m", params_key="k", audio_seconds=2.0, reused_from=2)
+    db.close()
+    assert [row["text"] for row in log.segments(conn, job.id)] == ["the world again"]
+
+
+def test_a_search_hit_has_its_file_its_time_and_a_marked_snippet(conn: sqlite3.Connection) -> None:
+    hits = log.search(conn, "WORLD")
+    assert [(hit["job_id"], hit["start_ms"], hit["end_ms"]) for hit in hits] == [(2, 0, 500), (1, 0, 900)]
+    assert hits[0]["snippet"] == f"the {log.MARK_START}world{log.MARK_END} again"
+    assert hits[0]["path"] == "/in/two.wav"
+    assert log.search(conn, "world crooked")[0]["job_id"] == 1
+    assert log.search(conn, "gruße")[0]["start_ms"] == 900  # accents do not matter
+    assert log.search(conn, "stale") == []
+
+
+@pytest.mark.parametrize("words", ['"', "a AND", "NEAR(", "text:world", "*", "-", "x'y", " "])
+def test_any_words_may_be_searched_for(conn: sqlite3.Connection, words: str) -> None:
+    assert isinstance(log.search(conn, words), list)
+
+
+def test_an_exact_query_is_fts5_and_says_what_is_wrong_with_it(conn: sqlite3.Connection) -> None:
+    assert [hit["job_id"] for hit in log.search(conn, "croo* OR again", exact=True)] == [2, 1]
+    with pytest.raises(ValueError, match="cannot search for"):
+        log.search(conn, "NEAR(", exact=True)
+
+
+def test_words_of_scripts_without_spaces_are_found_inside_a_clause(conn: sqlite3.Connection) -> None:
+    [hit] = log.search(conn, "公园 散步")
+    assert (hit["job_id"], hit["snippet"]) == (3, "今天天气很好我们去\x02公园\x03\x02散步\x03")
+    assert log.search(conn, "公园 world") == []
+
+
+def test_counts_name_every_state(conn: sqlite3.Connection) -> None:
+    assert log.counts(conn) == {
+        "queued": 2, "running": 0, "done": 3, "failed": 1, "quarantined": 0, "missing": 0, "skipped": 0,
+    }  # fmt: skip
+
+
+def test_statistics_give_days_failures_and_an_honest_estimate(conn: sqlite3.Connection) -> None:
+    stats = log.stats(conn)
+    [none, day] = sorted(stats["days"], key=lambda row: row["model"] or "")
+    assert (none["failed"], none["done"]) == (1, 0)
+    assert day == {
+        "day": "2026-01-01", "model": "m", "done": 3, "failed": 0, "skipped": 0,
+        "audio_seconds": 6.0, "time": 1.5, "rtf": 0.25,
+    }  # fmt: skip
+    assert stats["failures"] == [{"error_kind": "not_media", "files": 1}]
+    assert stats["models"][0]["rtf"] == 0.25
+    # two unread files, at the mean length so far and the pace so far
+    assert stats["backlog"] == {"files": 2, "due_later": 1, "audio_seconds": 4.0, "eta_seconds": 1.0}
+
+
+def test_an_empty_log_estimates_nothing(tmp_path: Path) -> None:
+    open_database(tmp_path / "jobs.db").close()
+    conn = log.connect_readonly(tmp_path / "jobs.db")
+    assert log.stats(conn)["backlog"] == {"files": 0, "due_later": 0, "audio_seconds": 0.0, "eta_seconds": None}
+    conn.close()
+
+
+def test_the_queue_view_is_in_the_order_of_claims(conn: sqlite3.Connection) -> None:
+    assert [(row["place"], os.path.basename(row["path"])) for row in log.queue(conn)] == [  # noqa: PTH119
+        (1, "later.wav"),
+        (2, "next.wav"),
+    ]
+
+
+def test_timings_of_a_job_name_its_batch(conn: sqlite3.Connection) -> None:
+    [timing] = log.timings(conn, 1)
+    assert (timing["time"], timing["batch_time"], timing["batch_rtf"], timing["batch_size"]) == (0.5, 1.5, 0.25, 6)
+
+
+@pytest.mark.parametrize(("table", "columns"), [("jobs", "path"), ("segments_fts", "text")])
+def test_the_log_reads_well_in_plain_sql(conn: sqlite3.Connection, table: str, columns: str) -> None:
+    assert conn.execute(f"SELECT {columns} FROM {table}").fetchall()  # noqa: S608
+    for view in ("transcript_timings", "queue", "failures", "daily"):
+        assert conn.execute(f"SELECT * FROM {view}").fetchall()  # noqa: S608
+
+
+# --- at 100,000 jobs
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    db = open_database(tmp_path_factory.mktemp("crowded") / "jobs.db", checkpoints=True)
+    db.execute("PRAGMA synchronous = OFF")  # what is measured is the work, not this machine's disk
+    Queue(db).ensure_root("/in")
+    with transaction(db):
+        db.execute(
+            """
+            CREATE TEMP TABLE n AS WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+            SELECT i FROM n
+            """
+        )
+        db.execute(
+            """
+            INSERT INTO batches (id, claim_id, started_at, finished_at, outcome, slots, wall_s, audio_seconds)
+            SELECT i, 'c', '2026-01-01T00:00:00.000Z', '2026-01-01T00:00:00.000Z', 'done', 6, 5, 60
+            FROM n WHERE i <= 10000
+            """
+        )
+        db.execute(
+            """
+            INSERT INTO jobs (id, root_id, path, path_raw, size_bytes, mtime_ns, state, queued_at, created_at,
+              started_at, finished_at, audio_seconds, text, model, params_key, content_hash)
+            SELECT i, 1, '/in/' || i, CAST('/in/' || i AS BLOB), 1, 1, 'done', at, at, at, at, 30, text, 'm', 'k',
+              printf('%064d', i)
+            FROM (SELECT i, printf('2026-%02d-%02dT00:00:00.000Z', 1 + i % 12, 1 + i % 28) AS at,
+              'the quick brown fox jumps over the lazy dog ' || i AS text FROM n)
+            """
+        )
+        db.execute(
+            """
+            INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, tokens, finish_reason)
+            SELECT id, 'k', 0, 30000, text, 9, 'eos' FROM jobs
+            """
+        )
+        db.execute(
+            "INSERT INTO timings (job_id, batch_id, duration, time, rtf) SELECT i, 1 + i % 10000, 30, 2, 0.06 FROM n"
+        )
+    yield db
+    db.close()
+
+
+def best_ms(work: Callable[[], object], times: int = 7) -> float:
+    """The best of a few: the machine may be busy with something else."""
+    took = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - start)
+    return min(took) * 1000
+
+
+@pytest.mark.slow
+def test_at_100_000_done_jobs_a_claim_takes_under_5_ms(crowded: Database) -> None:
+    queue = Queue(crowded)
+    for n in range(80):
+        queue.enqueue(1, f"/in/new-{n}".encode(), 1, 1)
+    claims = iter(range(100))
+    assert best_ms(lambda: queue.claim(f"c{next(claims)}", 8)) < 5
+    assert best_ms(queue.due) < 5
+    assert best_ms(lambda: queue.enqueue(1, b"/in/77", 1, 1)) < 5
+
+
+@pytest.mark.slow
+def test_at_100_000_done_jobs_every_question_is_answered_quickly(crowded: Database) -> None:
+    conn = log.connect_readonly(crowded.path)
+    assert best_ms(lambda: log.list_jobs(conn)) < 50
+    assert best_ms(lambda: log.list_jobs(conn, states=["failed"])) < 50
+    assert best_ms(lambda: log.get_job(conn, "/in/500")) < 50
+    assert best_ms(lambda: log.search(conn, "fox"), 3) < 50
+    assert best_ms(lambda: log.search(conn, "狐"), 3) < 600
+    assert best_ms(lambda: log.stats(conn), 3) < 600
+    conn.close()
