@@ -236,6 +236,37 @@ def test_a_deleted_or_replaced_file_is_noticed_and_not_written_to(path: Path, ho
     db.close()
 
 
+HOLD = """
+import sys
+from dropscribe.jobs.database import open_database, transaction
+db = open_database(sys.argv[1])
+with transaction(db):
+    db.execute("INSERT INTO roots (path) VALUES ('/old')")
+print("held", flush=True)
+sys.stdin.readline()
+db.close()
+"""
+
+
+def test_a_new_log_is_sound_while_another_process_still_holds_the_deleted_one(path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    path.unlink()
+    db = open_database(path)
+    with transaction(db):
+        db.execute("INSERT INTO roots (path) VALUES ('/new')")
+    holder.communicate("\n", timeout=30)
+    with transaction(db):
+        db.execute("INSERT INTO roots (path) VALUES ('/newer')")
+    db.close()
+    conn = connect_readonly(path)
+    assert [row["path"] for row in conn.execute("SELECT path FROM roots ORDER BY id")] == ["/new", "/newer"]
+    assert conn.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    conn.close()
+
+
 def test_a_log_locked_by_another_program_is_busy_and_free_again_afterwards(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

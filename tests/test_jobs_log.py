@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +19,6 @@ from dropscribe.jobs.queue import Queue, SegmentRow
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SPOKEN = {
     b"/in/one.wav": [(0, 900, "Hello crooked world"), (900, 2000, "and Grüße an alle")],
@@ -253,3 +254,15 @@ def test_at_100_000_done_jobs_every_question_is_answered_quickly(crowded: Databa
     assert best_ms(lambda: log.search(conn, "狐"), 3) < 600
     assert best_ms(lambda: log.stats(conn), 3) < 600
     conn.close()
+
+
+def test_the_page_about_the_job_log_names_every_table_view_and_column(conn: sqlite3.Connection) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "JOB_LOG.md").read_text("utf-8")
+    found = conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    names = [name for (name,) in found if not name.startswith(("_", "sqlite_", "segments_fts"))]
+    missing = [name for name in names if name not in page]
+    for name in names:
+        section = page if name in {"roots", "service", "benchmarks"} else page[page.index(f"{name}") :]
+        columns = [row["name"] for row in conn.execute(f"PRAGMA table_info({name})")]
+        missing += [f"{name}.{column}" for column in columns if not re.search(rf"\b{column}\b", section)]
+    assert missing == []

@@ -93,6 +93,7 @@ def open_database(path: str | os.PathLike[str], *, checkpoints: bool = False) ->
     except OSError as error:
         raise OutputUnwritable(f"cannot create the job log's folder {path.parent}: {error.strerror}") from None
     with _opening(path), translated(path):
+        _drop_leftovers(path)
         conn = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _prepare(conn, path, checkpoints=checkpoints)
@@ -211,7 +212,7 @@ def _prepare(conn: sqlite3.Connection, path: Path, *, checkpoints: bool) -> None
     conn.execute("PRAGMA foreign_keys = ON")
     conn.execute("PRAGMA recursive_triggers = ON")  # a REPLACE must reach the full-text index too
     missing = _missing_migrations(conn, path)
-    _switch_to_wal(conn)
+    _switch_to_wal(conn, path)
     conn.execute("PRAGMA synchronous = FULL")
     if sys.platform == "darwin":
         conn.execute("PRAGMA fullfsync = ON")
@@ -245,18 +246,36 @@ def _missing_migrations(conn: sqlite3.Connection, path: Path) -> list[str]:
     return [name for name in MIGRATIONS if name not in applied]
 
 
-def _switch_to_wal(conn: sqlite3.Connection) -> None:
+def _drop_leftovers(path: Path) -> None:
+    """Remove the -wal and -shm of a log that was deleted.
+
+    Another process may still have them open; SQLite would believe what they say about a file that is no more.
+    """
+    if path.exists():
+        return
+    for suffix in ("-wal", "-shm"):
+        try:
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputUnwritable(
+                f"cannot remove {path}{suffix}, left of a deleted job log: {error.strerror}"
+            ) from None
+
+
+def _switch_to_wal(conn: sqlite3.Connection, path: Path) -> None:
     """The first switch needs the file for itself and does not heed the busy timeout: it is tried until that is over."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            conn.execute("PRAGMA journal_mode = WAL")
+            mode = conn.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
         else:
-            return
+            break
+    if mode != "wal":
+        raise ConfigError(f"the file system of {path} cannot hold the job log; choose a `database` on a local disk")
 
 
 @contextmanager
