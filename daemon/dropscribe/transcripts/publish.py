@@ -73,9 +73,7 @@ class _Attempt:
     target: Target
     checkpoint: Callable[[str], None]
     files: list[_File] = field(default_factory=list)
-    given_up: set[bytes] = field(
-        default_factory=set
-    )  # paths whose row must go: edited by the owner, or taken meanwhile
+    given_up: set[bytes] = field(default_factory=set)  # rows that must go: edited by the owner, or taken meanwhile
 
 
 def publish(
