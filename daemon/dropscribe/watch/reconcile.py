@@ -102,10 +102,10 @@ class Reconciler:
             )
             for watch, rules in planned
         ]  # fmt: skip
+        self._settled = False
         self._retry_at: float | None = None
         self._liveness_at = 0.0
         self._drift = wall() - clock()
-        self.passes = 0  # rounds over every root that has been due; tests and --once look at it
 
     # -- one round -------------------------------------------------------------------------------------------------
 
@@ -128,11 +128,13 @@ class Reconciler:
             self._take_whole()
             self._note_waiting()
         except TransientError as error:
+            self._settled = False
             log.warning("job_log_unavailable", error_kind=error.error_kind, error=str(error), retry_s=RETRY_SECONDS)
             self._retry_at = self._clock() + RETRY_SECONDS
             for root in self.roots:  # whatever got lost on the way, the next scan finds
                 root.scan_by(self._retry_at, "job_log_unavailable")
             return RETRY_SECONDS
+        self._settled = self.scanned and not len(self.settle) and not len(self.hasher)
         return self._pause()
 
     def close(self) -> None:
@@ -148,8 +150,8 @@ class Reconciler:
 
     @property
     def settled(self) -> bool:
-        """Every root has been looked at and nothing is waited for."""
-        return self.scanned and not self.settle and not len(self.hasher)
+        """Every root had been looked at and nothing was waited for, the log included, when the last step ended."""
+        return self._settled
 
     def unsettled(self) -> list[bytes]:
         """What is still waited for."""
