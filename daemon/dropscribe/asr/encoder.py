@@ -193,7 +193,8 @@ class Encoder:
             x = conv(x)
         n, freq, time, channels = x.shape
         x = self.conv_out(x.transpose(0, 2, 3, 1).reshape(n, time, channels * freq))
-        return x + self.position_table
+        placed: mx.array = x + self.position_table
+        return placed
 
     def _transform(self, x: mx.array, mask: mx.array | None) -> mx.array:
         """``[W, P, D] → [W, P, D_text]``; a window sees itself alone."""

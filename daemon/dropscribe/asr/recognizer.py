@@ -27,7 +27,7 @@ from dropscribe.asr.timing import BatchTiming, RowTiming
 from dropscribe.audio.cuts import Piece, recut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from dropscribe.asr.model import Model
 
@@ -126,7 +126,7 @@ class Recognizer:
         options: Options | None = None,
         timing: BatchTiming | None = None,
         pulse: Callable[[], None] = lambda: None,
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """Recognize ``segments`` and yield each as it is finished, in no particular order.
 
         ``segments`` is read from another thread, a few ahead; an exception it raises comes out here. ``timing``, if
@@ -317,11 +317,8 @@ class _Line:
     def close(self) -> None:
         """Stop reading ahead; what was made is dropped."""
         self._closed.set()
-        while self._maker.is_alive():
-            try:
-                self._made.get_nowait()
-            except queue.Empty:
-                self._maker.join(0.01)
+        # A moment is enough unless it waits for its source; it is a daemon thread and looks at the flag then.
+        self._maker.join(1.0)
 
     def _settle_silent(self, ready: _Ready) -> None:
         segment = ready.pending.segment

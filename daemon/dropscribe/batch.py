@@ -1,0 +1,126 @@
+"""``transcribe-batch``: files to texts without folders, queue or job log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dropscribe import pipeline
+from dropscribe.asr.model import load
+from dropscribe.asr.recognizer import Recognizer
+from dropscribe.asr.timing import BatchTiming
+from dropscribe.audio.client import Reader
+from dropscribe.errors import DropscribeError
+from dropscribe.gpu_lock import GpuLock
+from dropscribe.transcripts.formats import Document, Rendered, render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from dropscribe.asr.model import Model
+    from dropscribe.jobs.records import SegmentRow
+    from dropscribe.pipeline import File
+    from dropscribe.settings import Settings
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """One file's outcome; ``error_kind`` is set when there is no text."""
+
+    file: str
+    text: str | None
+    language: str | None
+    time: float  # seconds of computing on it: its share of every pass it took part in
+    rtf: float | None  # time / duration
+    duration: float | None  # seconds of audio
+    batch_time: float  # wall seconds of the batch it was in
+    batch_rtf: float | None  # batch_time / audio of the batch
+    batch_size: int  # rows decoded side by side
+    segments: tuple[SegmentRow, ...] = ()
+    tokens: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error_kind: str | None = None
+    error: str | None = None
+    document: Document | None = None
+
+    def rendered(self, formats: Sequence[str] = ("txt", "json")) -> list[Rendered]:
+        """The transcript files of a result that has a text."""
+        return [] if self.document is None else render(self.document, formats)
+
+
+def transcribe_batch(
+    settings: Settings,
+    paths: Sequence[Path],
+    *,
+    batch_size: int | None = None,
+    decoder: str | None = None,
+    language: str | None = None,
+    context: str | None = None,
+    on_progress: Callable[[str, float], None] = lambda _file, _seconds: None,
+    waiting_for: Callable[[str], None] = lambda _holder: None,
+) -> Iterator[FileResult]:
+    """Transcribe ``paths`` in batches of up to 4 × ``batch_size`` files; results come batch by batch, in order.
+
+    ``on_progress(file, seconds)`` is told of every finished segment. Raises ``ModelError`` and ``ConfigError``; what is
+    wrong with a file is in its result.
+    """
+    decode = settings.decode
+    slots = decode.slots if batch_size is None else batch_size
+    with GpuLock("dropscribe transcribe-batch", waiting_for=waiting_for), Reader(settings.reader) as reader:
+        model = load(settings.model)
+        request = pipeline.request_for(language, context, model)
+        recognizer = Recognizer(model)
+        for at in range(0, len(paths), 4 * slots):
+            files = [pipeline.File(str(p), os.fsencode(p), request) for p in paths[at : at + 4 * slots]]
+            timing, started = BatchTiming(), time.perf_counter()
+            feed = pipeline.Feed(reader, files, max_segment_seconds=pipeline.longest_segment(settings, model))
+            results = recognizer.transcribe(
+                feed.segments(),
+                decoder=decoder or decode.decoder,
+                slots=slots,
+                kv_budget=decode.kv_budget,
+                options=pipeline.options_of(settings),
+                timing=timing,
+            )
+            with contextlib.closing(results):
+                for result in results:
+                    result.segment.key.add(result)
+                    on_progress(result.segment.key.key, result.segment.seconds)
+            wall = time.perf_counter() - started
+            schedule = pipeline.schedule_of(settings, decoder)
+            for file in files:
+                yield _outcome(file, settings, model, schedule, wall=wall, audio=timing.audio_seconds, slots=slots)
+
+
+def _outcome(
+    file: File, settings: Settings, model: Model, schedule: str, *, wall: float, audio: float, slots: int
+) -> FileResult:
+    record = pipeline.timing_record(file)
+    seconds = file.drained.seconds if file.drained else None
+    common = {
+        "file": file.key,
+        "time": file.timing.compute_s,
+        "rtf": record["rtf"],
+        "duration": seconds,
+        "batch_time": wall,
+        "batch_rtf": wall / audio if audio else None,
+        "batch_size": slots,
+    }
+    if file.error is not None or file.media is None:
+        kind = file.error.error_kind if isinstance(file.error, DropscribeError) else "internal"
+        return FileResult(text=None, language=None, error_kind=kind, error=str(file.error), **common)
+    transcript = pipeline.assemble(file.rows, seconds or 0.0, file.warnings)
+    document = pipeline.document(file, transcript, model, decoder=schedule, settings=settings, timing=record)
+    return FileResult(
+        text=transcript.text,
+        language=transcript.language,
+        segments=transcript.rows,
+        tokens=tuple(file.tokens),
+        warnings=transcript.warnings,
+        document=document,
+        **common,
+    )
