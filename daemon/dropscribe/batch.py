@@ -60,7 +60,7 @@ def transcribe_batch(
     decoder: str | None = None,
     language: str | None = None,
     context: str | None = None,
-    on_progress: Callable[[str, float], None] = lambda _file, _seconds: None,
+    on_progress: Callable[[str, float], None] | None = None,
     waiting_for: Callable[[str], None] = lambda _holder: None,
 ) -> Iterator[FileResult]:
     """Transcribe ``paths`` in batches of up to 4 × ``batch_size`` files; results come batch by batch, in order.
@@ -89,7 +89,8 @@ def transcribe_batch(
             with contextlib.closing(results):
                 for result in results:
                     result.segment.key.add(result)
-                    on_progress(result.segment.key.key, result.segment.seconds)
+                    if on_progress is not None:
+                        on_progress(result.segment.key.key, result.segment.seconds)
             wall = time.perf_counter() - started
             schedule = pipeline.schedule_of(settings, decoder)
             for file in files:
