@@ -1,0 +1,85 @@
+"""The pages say what is so: every column and kind is in them, every query runs, every command exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dropscribe import errors
+from dropscribe.jobs.database import connect_readonly, open_database
+
+TOP = Path(__file__).parents[1]
+JOB_LOG = (TOP / "docs" / "JOB_LOG.md").read_text("utf-8")
+README = (TOP / "README.md").read_text("utf-8")
+PAGES = "\n".join(page.read_text("utf-8") for page in [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.db"
+    open_database(path, checkpoints=True).close()
+    return path
+
+
+def section(table: str) -> str:
+    """The part of the page whose heading names ``table``."""
+    return next(part for part in JOB_LOG.split("\n## ")[1:] if table in re.split(r"[\W]+", part.splitlines()[0]))
+
+
+def test_every_column_of_the_job_log_is_explained(log: Path) -> None:
+    conn = connect_readonly(log)
+    tables = [name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    ours = [name for name in tables if not name.startswith(("_", "sqlite_", "segments_fts"))]
+    assert len(ours) == 8
+    for table in ours:
+        explained = set(re.findall(r"\w+", section(table)))
+        columns = {column["name"] for column in conn.execute(f"PRAGMA table_info({table})")}
+        assert columns <= explained, table
+    views = [name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+    for view in views:
+        [row] = re.findall(rf"^\| {view} \| (.*) \|$", section("Views"), re.MULTILINE)
+        columns = {column["name"] for column in conn.execute(f"PRAGMA table_info({view})")}
+        timings = {column["name"] for column in conn.execute("PRAGMA table_info(timings)")}  # named as a whole there
+        assert columns - set(re.findall(r"\w+", row)) <= timings, view
+    conn.close()
+
+
+def test_every_query_of_the_pages_runs(log: Path) -> None:
+    conn = connect_readonly(log)
+    queries = re.findall(r"""['"](SELECT .*?)['"](?:$| -t$)""", JOB_LOG + README, re.MULTILINE)
+    queries += re.findall(r"^    (SELECT (?:.*\n)+?.*;)$", JOB_LOG, re.MULTILINE)
+    assert len(queries) == 4
+    for query in queries:
+        conn.execute(query).fetchall()
+    conn.close()
+
+
+def test_every_error_kind_of_a_file_is_explained() -> None:
+    def leaves(error: type[errors.DropscribeError]) -> list[type[errors.DropscribeError]]:
+        return [leaf for child in error.__subclasses__() for leaf in leaves(child)] or [error]
+
+    for error in [*leaves(errors.MediaError), *leaves(errors.TransientError), errors.SourceMissing]:
+        assert f"`{error.error_kind}`" in JOB_LOG
+
+
+def test_every_command_of_the_pages_exists() -> None:
+    commands = set(re.findall(r"(?:^ +(?:\.venv/bin/)?|`)dropscribe ((?:jobs |config )?[a-z-]+)", PAGES, re.MULTILINE))
+    assert {"run", "transcribe-batch", "jobs list", "jobs show", "config init"} <= commands
+    for command in sorted(commands):
+        done = subprocess.run(
+            [sys.executable, "-m", "dropscribe", *command.split(), "--help"],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, command
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    for page in [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
