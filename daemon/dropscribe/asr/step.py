@@ -30,6 +30,16 @@ def block_length(position: int) -> int:
     return -(-needed // 256) * 256
 
 
+def causal_mask(offsets: mx.array, length: int, block: int) -> mx.array:
+    """What ``length`` new tokens of each slot may look at in its block: bool ``[S, 1, L, C]``.
+
+    ``offsets [S]``: position of each slot's first new token. A row sees its own past and itself, whatever the others'
+    lengths are; positions beyond are whatever an earlier row left there.
+    """
+    queries = offsets[:, None] + mx.arange(length)[None]  # [S, L]
+    return (mx.arange(block)[None, None] <= queries[:, :, None])[:, None]
+
+
 @dataclass
 class SlotState:
     """What S slots carry from step to step; ``keys`` and ``values`` hold one ``[S, KV, C, hd]`` a layer."""
@@ -84,9 +94,8 @@ def _step(
     decoder: TextDecoder, tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]
 ) -> State:
     slots, block = tokens.shape[0], keys[0].shape[2]
-    positions = mx.arange(block)
-    seen = (positions[None] <= offsets[:, None])[:, None, None, :]  # [S, 1, 1, C]
-    here = (positions[None] == offsets[:, None])[:, None, :, None]  # [S, 1, C, 1]
+    seen = causal_mask(offsets, 1, block)  # [S, 1, 1, C]
+    here = (mx.arange(block)[None] == offsets[:, None])[:, None, :, None]  # [S, 1, C, 1]
     scale = decoder.shape.head_dim**-0.5
     new_keys: list[mx.array] = []
     new_values: list[mx.array] = []
