@@ -16,8 +16,9 @@ from dropscribe.settings import Settings
 
 # What the commands need of dropscribe.batch, without a model.
 STAND_IN = """
-import sys, types
+import hashlib, json, sys, types
 from dataclasses import dataclass, field
+from dropscribe.transcripts.formats import Rendered
 
 @dataclass
 class FileResult:
@@ -34,6 +35,13 @@ class FileResult:
     error_kind: str | None = None
     error: str | None = None
     tokens: list = field(default_factory=list)
+    document: object = None
+
+    def rendered(self):
+        txt = Rendered("txt", (self.text + "\\n").encode())
+        content_hash = hashlib.sha256(self.file.encode()).hexdigest()
+        content = {"outputs": {"txt": {"sha256": txt.sha256}}, "content_hash": content_hash}
+        return [txt, Rendered("json", json.dumps(content).encode())]
 
 def transcribe_batch(settings, paths, **options):
     sys.stderr.write(f"{settings.decode.batch_size} {settings.decode.decoder} {settings.model}\\n")
@@ -164,13 +172,34 @@ def test_jsonl_is_one_object_a_line_and_nothing_else() -> None:
 def test_a_failed_file_is_status_1_and_named_while_the_rest_goes_on() -> None:
     done = batch("bad.wav", "good.wav")
     assert done.returncode == 1
-    assert "bad.wav: not_media: no audio in it" in done.stderr
+    assert "bad.wav: no audio in it (not_media)" in done.stderr
     assert "Hello there." in done.stdout
 
 
 def test_output_dir_gets_a_pair_for_each_good_file(home: Path) -> None:
     batch("one/a.wav", "two/a.wav", "bad.wav", "--output-dir", "out", "--jsonl")
     assert sorted(path.name for path in (home / "out").iterdir()) == ["a.json", "a.txt", "a.wav.json", "a.wav.txt"]
+
+
+def test_a_folder_gives_what_a_watched_one_would(home: Path) -> None:
+    for name in (
+        "in/b.wav",
+        "in/a.mp4",
+        "in/notes.txt",
+        "in/._a.wav",
+        "in/c.wav.part",
+        "in/x.wav/d.flac",
+        "in/.git/e.wav",
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("")
+    done = batch("in", "in/b.wav", "in/notes.txt", "--jsonl")
+    files = [json.loads(line)["file"] for line in done.stdout.splitlines()]
+    assert files == ["in/a.mp4", "in/b.wav", "in/x.wav/d.flac", "in/notes.txt"]
+    (home / "empty").mkdir()
+    nothing = batch("empty")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "no audio or video file" in nothing.stderr
 
 
 def test_a_batch_size_out_of_range_is_wrong_usage() -> None:

@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,25 +110,30 @@ def transcribe_batch_command(
 ) -> None:
     """Transcribe files now and print the results; the job log is left alone."""
     loaded = _load(config, model, decode={"batch_size": batch_size, "decoder": decoder})
+    from dropscribe.batch_files import OutputFolder, files_of
+
+    files = files_of(paths)
+    if not files:
+        _say("no audio or video file there")
+        raise typer.Exit
     from dropscribe.batch import transcribe_batch
-    from dropscribe.batch_files import OutputFolder
 
     folder = None if output_dir is None else OutputFolder(output_dir)
     results: list[FileResult] = []
-    with _progress() as on_progress:
-        for result in transcribe_batch(loaded, paths, on_progress=on_progress):
-            record = asdict(result)
+    with _progress(len(files)) as on_progress:
+        for result in transcribe_batch(loaded, files, on_progress=on_progress, waiting_for=_say_waiting):
             if folder is not None and not result.error_kind:
-                folder.write(record)
+                folder.write(result.file, result.rendered())
             if jsonl:
-                _print(_json(record))
+                _print(_json(asdict(replace(result, document=None))))
             results.append(result)
     if not jsonl:
         columns = ("file", "audio", "time", "RTF", "batch time", "batch RTF", "batch size", "text")
         tables.show(columns, [_batch_row(result) for result in results])
     for result in results:
         if result.error_kind:
-            _say(f"dropscribe: {result.file}: {result.error_kind}: {result.error}")
+            where = "" if result.file in str(result.error) else f"{result.file}: "
+            _say(f"dropscribe: {where}{result.error} ({result.error_kind})")
     raise typer.Exit(1 if any(result.error_kind for result in results) else 0)
 
 
@@ -291,18 +296,27 @@ def _job_log(config: Path | None) -> Iterator[sqlite3.Connection | None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[float, float], None] | None]:
-    """A progress bar on stderr over seconds of audio, if that is a terminal."""
+def _progress(files: int) -> Iterator[Callable[[str, float], None] | None]:
+    """A line on stderr that says how far it is, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.markup import escape
 
-    columns = (TextColumn("transcribing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=0)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    console, done = Console(stderr=True), 0.0
+    with console.status(f"loading the model for {files} files") as status:
+
+        def on_progress(file: str, seconds: float) -> None:
+            nonlocal done
+            done += seconds
+            status.update(f"{done:.0f} s of audio transcribed, at {escape(Path(file).name)}")
+
+        yield on_progress
+
+
+def _say_waiting(holder: str) -> None:
+    _say(f"waiting for the GPU, which is held by {holder}")
 
 
 def _record(row: Mapping[str, Any]) -> dict[str, Any]:

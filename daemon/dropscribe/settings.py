@@ -90,10 +90,8 @@ class Watch(_Table):
     output_dir: UserPath | None = Field(default=None, description="mirror transcripts here instead of beside the audio")
     quiet_seconds: Seconds | None = Field(default=None, description="overrides settle.quiet_seconds for this folder")
     existing: Literal["take", "leave"] = Field(default="take", description="files there at the very first start")
-    include: tuple[str, ...] = Field(
-        default=(), description="glob patterns relative to path; empty: everything eligible"
-    )
-    exclude: tuple[str, ...] = Field(default=(), description="glob patterns relative to path; wins over include")
+    include: tuple[str, ...] = Field(default=(), description="glob patterns; empty: everything eligible")
+    exclude: tuple[str, ...] = Field(default=(), description="glob patterns; wins over include")
 
     @field_validator("formats")
     @classmethod
