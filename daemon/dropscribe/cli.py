@@ -125,10 +125,14 @@ def transcribe_batch_command(
             if folder is not None and not result.error_kind:
                 folder.write(result.file, result.rendered())
             if jsonl:
-                _print(_json(asdict(replace(result, document=None))))
+                record = asdict(replace(result, document=None))
+                del record["document"]  # the files of --output-dir have it
+                _print(_json(record))
+            elif not result.error_kind:
+                _print(f"{result.file}\n    {result.text}\n")
             results.append(result)
     if not jsonl:
-        columns = ("file", "audio", "time", "RTF", "batch time", "batch RTF", "batch size", "text")
+        columns = ("file", "audio", "time", "RTF", "batch time", "batch RTF", "batch size")
         tables.show(columns, [_batch_row(result) for result in results])
     for result in results:
         if result.error_kind:
@@ -141,7 +145,6 @@ def _batch_row(result: FileResult) -> tuple[object, ...]:
     return (
         result.file, tables.seconds(result.duration), tables.seconds(result.time), tables.ratio(result.rtf),
         tables.seconds(result.batch_time), tables.ratio(result.batch_rtf), result.batch_size,
-        f"[{result.error_kind}]" if result.error_kind else result.text,
     )  # fmt: skip
 
 
