@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("supervisor")
 
+# a job is being done, or a batch is not closed yet: its timings are still to come
+_BUSY = "SELECT 1 FROM jobs WHERE state = 'running' UNION ALL SELECT 1 FROM batches WHERE finished_at IS NULL LIMIT 1"
+
 MODEL_ERRORS = {error.error_kind: error for error in (ModelUnavailable, ModelInvalid)}
 IDLE_TICK = 2.0  # seconds between looks at what others may have changed
 ONCE_TICK = 0.1
@@ -293,6 +296,8 @@ class Supervisor:
         elif name in ("done", "batch"):
             self._crashes.failures = 0
             self._problem = None
+        elif name == "waiting":
+            self._problem = f"waiting for the GPU: {event.get('holder')} has it"
         elif name == "noise":
             log.warning("worker_noise", line=event.get("line"))
         self._look_again()
@@ -371,7 +376,7 @@ class Supervisor:
             return None
         self._look_again()
         self._look()
-        if self._due or self._db.rows("SELECT 1 FROM jobs WHERE state = 'running' LIMIT 1"):
+        if self._due or self._db.rows(_BUSY):
             return None
         return self._verdict(started_at, reconciler)
 

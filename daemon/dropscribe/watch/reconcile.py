@@ -107,8 +107,6 @@ class Reconciler:
         self._liveness_at = 0.0
         self._drift = wall() - clock()
 
-    # -- one round -------------------------------------------------------------------------------------------------
-
     def step(self) -> float:
         """Do what is due now; returns the seconds until something is due by itself.
 
@@ -163,12 +161,10 @@ class Reconciler:
             root.scan_by(self._clock(), why)
 
     def _pause(self) -> float:
-        now = self._clock()
-        times = [root.next_scan for root in self.roots] + [self._liveness_at]
-        deadline = self.settle.next_deadline()
-        if deadline is not None:
+        times = [self._liveness_at, *(root.next_scan for root in self.roots)]
+        if (deadline := self.settle.next_deadline()) is not None:
             times.append(deadline)
-        return max(0.0, min(times) - now)
+        return max(0.0, min(times) - self._clock())
 
     def _check_clock(self) -> None:
         drift = self._wall() - self._clock()
@@ -187,8 +183,8 @@ class Reconciler:
     def _read_mail(self) -> None:
         mail = self.mailbox.take()
         for root in self.roots:
-            if (why := mail.rescans.get(root.path)) is not None:
-                root.lost_events(self._clock(), why)
+            if root.path in mail.rescans:
+                root.lost_events(self._clock(), mail.rescans[root.path])
         for path in mail.paths:
             self._hint(path)
 
@@ -345,20 +341,21 @@ class Reconciler:
         if root is None:
             return False
         decision = decide(found, self._known(found.path), root.inodes.get(found.path))
-        if decision == "nothing":
-            root.remember(found)
-            return False
+        if decision == "queue":
+            return self._enqueue(root, found, None)
         if decision == "compare":
             self.hasher.ask(found.path)
-            return False
-        return self._enqueue(root, found, None)
+        else:
+            root.remember(found)
+        return False
 
     def _enqueue(self, root: Root, found: Found, content_hash: str | None) -> bool:
         job = self._queue.enqueue(root.id, found.path, found.size, found.mtime_ns, content_hash=content_hash)
         root.remember(found, queued=job is not None)
-        if job is not None:
-            log.info("queued", job=job, path=printable(found.path), bytes=found.size)
-        return job is not None
+        if job is None:
+            return False
+        log.info("queued", job=job, path=printable(found.path), bytes=found.size)
+        return True
 
     def _take_answers(self) -> None:
         """Hashed files: ``enqueue`` knows that equal content under a new signature is no news."""
@@ -388,8 +385,6 @@ class Reconciler:
             (path,),
         )
         return KnownFile(**dict(rows[0])) if rows else None
-
-    # -- what people see -------------------------------------------------------------------------------------------
 
     def _waiting(self, root: Root) -> int:
         if len(self.roots) == 1:
