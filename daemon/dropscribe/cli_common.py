@@ -1,0 +1,96 @@
+"""What the command modules share: options, settings, the job log for reading, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dropscribe import settings
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", envvar=settings.CONFIG_ENV, show_envvar=True, metavar="FILE", help="Read this file instead."
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME_OR_DIR", help="Hugging Face id or local directory.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+JsonLinesOption = Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")]
+
+
+def config_path(config: Path | None) -> Path:
+    """Where the settings are read from."""
+    return config if config is not None else settings.default_config_path()
+
+
+def load(config: Path | None, model: str | None = None, **tables: dict[str, Any]) -> settings.Settings:
+    """The settings in force; flags that were not given (``None``) set nothing. Raises ``ConfigError``."""
+    flags: dict[str, Any] = {} if model is None else {"model": model}
+    for name, values in tables.items():
+        flags[name] = {key: value for key, value in values.items() if value is not None}
+    return settings.load_settings(config, flags)
+
+
+@contextmanager
+def job_log(config: Path | None) -> Iterator[sqlite3.Connection | None]:
+    """The job log for reading; None, and a word about it, when there is none yet."""
+    from dropscribe.jobs.database import connect_readonly
+
+    path = load(config).database
+    if not path.exists():
+        say(f"no job log yet ({path}): `dropscribe run` starts one")
+        yield None
+        return
+    with closing(connect_readonly(path)) as conn:
+        yield conn
+
+
+def record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as JSON can hold it: names as printed, not as bytes."""
+    return {key: value for key, value in row.items() if not isinstance(value, bytes)}
+
+
+def print_records(records: Sequence[Mapping[str, Any]], *, lines: bool) -> None:
+    """Records as one JSON array, or as one object a line."""
+    if lines:
+        for one in records:
+            print_line(to_json(one))
+    else:
+        print_line(json.dumps(records, ensure_ascii=False, indent=2))
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows as CSV under their column names; None is an empty field."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    sys.stdout.flush()
+
+
+def to_json(value: object) -> str:
+    """One line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def print_line(text: str = "") -> None:
+    """A result. Flushed, so that whoever reads the pipe has it at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Anything that is not a result."""
+    sys.stderr.write(text + "\n")
