@@ -207,6 +207,20 @@ def test_a_batch_size_out_of_range_is_wrong_usage() -> None:
         assert (done.returncode, done.stdout) == (2, "")
 
 
+def test_progress_on_a_terminal_leaves_redirected_results_alone(home: Path) -> None:
+    terminal, theirs = os.openpty()
+    command = [sys.executable, "-c", STAND_IN, "transcribe-batch", "a.wav", "--jsonl"]
+    with (home / "out.jsonl").open("wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=theirs, check=False, timeout=60)
+    os.close(theirs)
+    said = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert done.returncode == 0
+    assert [json.loads(line)["file"] for line in (home / "out.jsonl").read_text().splitlines()] == ["a.wav"]
+    assert "loading the model" in said
+    assert "Hello there" not in said
+
+
 def test_names_that_are_not_utf8_come_out_as_valid_json(home: Path) -> None:
     name = os.fsdecode(b"caf\xe9.wav")
     done = subprocess.run(
