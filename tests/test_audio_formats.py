@@ -81,10 +81,10 @@ def test_any_rate_comes_out_at_16_khz(reader, tmp_path, rate):
 @pytest.mark.parametrize(
     ("form", "subtype"),
     [
-        ("WAV", "PCM_U8"), ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "FLOAT"), ("WAV", "DOUBLE"),
-        ("WAV", "ULAW"), ("WAV", "ALAW"), ("WAVEX", "PCM_24"), ("RF64", "PCM_16"), ("W64", "PCM_16"),
-        ("AIFF", "PCM_24"), ("AIFF", "FLOAT"), ("AU", "ULAW"), ("CAF", "PCM_16"), ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("VOC", "PCM_16"),
-        ("NIST", "PCM_16"),
+        ("WAV", "PCM_U8"), ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "FLOAT"),
+        ("WAV", "DOUBLE"), ("WAV", "ULAW"), ("WAV", "ALAW"), ("WAVEX", "PCM_24"), ("RF64", "PCM_16"),
+        ("W64", "PCM_16"), ("AIFF", "PCM_24"), ("AIFF", "FLOAT"), ("AU", "ULAW"), ("CAF", "PCM_16"),
+        ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("VOC", "PCM_16"), ("NIST", "PCM_16"),
     ],
 )  # fmt: skip
 def test_any_sample_type_keeps_its_scale(reader, tmp_path, form, subtype):

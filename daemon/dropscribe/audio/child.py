@@ -139,6 +139,7 @@ class Child:
 
     def _load(self) -> None:
         """Import the decoders, then fence this process in: the limits count from here."""
+        self._send(protocol.ALIVE)  # the first imports can take seconds; the file is not to blame
         import av
 
         from dropscribe.audio import decode, mono  # noqa: F401 - loaded before the limits are set
@@ -153,6 +154,7 @@ class Child:
                 limit = min(limit, hard)
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
         self._memory_ceiling = ceiling
+        self._send(protocol.ALIVE)
 
     # --- the two pipes ---
 
