@@ -84,5 +84,8 @@ class PromptBuilder:
 
 
 def _defused(context: str | None) -> str:
-    """Context is text: it must not be able to write the control tokens of the prompt."""
-    return (context or "").strip().replace("<|", "< |").replace(ASR_TEXT, "")
+    """Context is text: it must not be able to write the control tokens of the prompt.
+
+    Nothing is taken out, because what is left on both sides could make another one.
+    """
+    return (context or "").strip().replace("<|", "< |").replace(ASR_TEXT, f"< {ASR_TEXT[1:]}")
