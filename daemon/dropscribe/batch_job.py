@@ -76,6 +76,7 @@ class Batch:
     jobs: Sequence[Job]
     batch_id: int = 0
     timing: BatchTiming = field(default_factory=BatchTiming)
+    _side: Database | None = field(default=None, init=False)  # the reading thread's connection
 
     def run(self) -> None:
         """Do every job of the claim; whatever is not settled at the end goes back to the queue.
@@ -88,7 +89,6 @@ class Batch:
             model=engine.model.name, device=engine.model.device,
         )  # fmt: skip
         self._works = [self._work(job) for job in self.jobs]
-        self._side: Database | None = None
         outcome = "failed"
         try:
             self._decode()
@@ -102,6 +102,8 @@ class Batch:
             outcome = "told"
             raise
         finally:
+            if self._side is not None and outcome == "done":  # else the reading thread may still be at it
+                self._side.close()
             if outcome != "failed":  # else the process is about to end, and its supervisor judges who is at fault
                 self._close_patiently(outcome, time.perf_counter() - started)
 
@@ -197,7 +199,8 @@ class Batch:
 
     def _settle_ended(self, feed: pipeline.Feed) -> None:
         for work in self._works:
-            if work.settled or not (work.file.complete or work.file.error is not None):
+            # A file that broke off waits for its segments under way too: after a retry they need not be done again.
+            if work.settled or not work.file.complete:
                 continue
             if work.twin_here is None:
                 self._settle(work)
@@ -248,6 +251,9 @@ class Batch:
     def _reuse(self, work: _Work, twin: int) -> str:
         """The transcripts of content that another job has the segments of."""
         queue = self.engine.queue
+        if queue.done_twin(_hash_of(work.file), work.params_key) != twin:  # pruned or queued again meanwhile
+            queue.hand_back(self.claim_id, [work.job.id])
+            return "queued"
         known = queue.db.rows("SELECT audio_seconds, warnings FROM jobs WHERE id = ?", (twin,))[0]
         rows = queue.saved_segments(twin, work.params_key)
         transcript = pipeline.assemble(rows, known["audio_seconds"] or 0.0, pipeline.words(known["warnings"]))

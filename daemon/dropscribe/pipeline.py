@@ -92,7 +92,7 @@ class Feed:
         """``wanted(file)``, once it is open: segments it already has, or ``None`` to leave it unread.
 
         ``go_on(seconds)`` before each file and ``give_way(seconds)`` before each later segment are told how much audio
-        was read so far.
+        was handed out so far.
         """
         self._reader, self._files = reader, files
         self._longest = max_segment_seconds
@@ -122,15 +122,18 @@ class Feed:
         done = [(row.start_ms, row.end_ms) for row in have]
         first = True
         for piece in cut(stream.blocks(), self._longest):
-            if file.dropped or (not first and self._give_way(self._seconds)):
-                file.gave_way = not file.dropped
+            if file.dropped:
+                stream.abandon()
+                return
+            if kept := _covered(piece, done):  # costs no turn: else a long file would give way again before any work
+                file.rows += [row for row in have if (row.start_ms, row.end_ms) in kept]
+                continue
+            if not first and self._give_way(self._seconds):
+                file.gave_way = True
                 stream.abandon()
                 return
             first = False
             self._seconds += len(piece.samples) / 16_000
-            if kept := _covered(piece, done):
-                file.rows += [row for row in have if (row.start_ms, row.end_ms) in kept]
-                continue
             file.planned += 1
             yield Segment(file, piece.samples, piece.start_ms, silent=piece.silent, request=file.request)
         file.drained = stream.drained

@@ -116,10 +116,10 @@ class Worker:
             worked = False
             try:
                 worked = self._one_batch(engine)
-            except (
-                TransientError
-            ) as error:  # the job log is busy or its disk full; the supervisor takes back what we hold
+            except TransientError as error:  # the job log is busy or its disk full
                 log.warning("job_log_unavailable", error_kind=error.error_kind, error=str(error))
+                if self.claim_id is not None:  # we may hold jobs that we could not hand back: whoever buries us does
+                    return "job_log_unavailable"
             if worked:
                 idle_since = time.monotonic()
             if lock.wanted():
@@ -132,7 +132,11 @@ class Worker:
     def _one_batch(self, engine: Engine) -> bool:
         claim_id = uuid.uuid4().hex
         self.claim_id = claim_id
-        jobs = engine.queue.claim(claim_id, 4 * self.settings.decode.slots)
+        try:
+            jobs = engine.queue.claim(claim_id, 4 * self.settings.decode.slots)
+        except TransientError:
+            self.claim_id = None
+            raise
         if jobs:
             self.emit("claimed", claim_id=claim_id, jobs=[job.id for job in jobs])
             batch = Batch(engine, claim_id, jobs)

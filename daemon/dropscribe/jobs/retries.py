@@ -4,6 +4,7 @@
 error                   the job
 ======================  =========================================================================================
 ``NoAudioTrack``        ``skipped``: a video without sound is nobody's fault
+``ReaderCrashed``       ``queued`` again at once (it may have been killed from outside), ``failed`` the third time
 other ``MediaError``    ``failed``: the same bytes would fail again
 ``SourceMissing``       ``missing``
 ``TransientError``      ``queued`` again, for ever, after a wait that doubles from ``BACKOFF`` up to its cap
@@ -18,9 +19,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dropscribe.errors import DropscribeError, MediaError, ModelError, NoAudioTrack, SourceMissing, TransientError
+from dropscribe.errors import (
+    DropscribeError,
+    MediaError,
+    ModelError,
+    NoAudioTrack,
+    ReaderCrashed,
+    SourceMissing,
+    TransientError,
+)
 
-INTERNAL_ATTEMPTS = 3
+INTERNAL_ATTEMPTS = 3  # of reader crashes too
 CRASH_CAP = 3  # lone crashes until a job is quarantined
 
 # error_kind → (first wait, longest wait) in seconds. What its owner must put right is looked at after half a minute,
@@ -31,6 +40,7 @@ BACKOFF: dict[str, tuple[float, float]] = {
     "disk_full": (30.0, 300.0),
     "output_unwritable": (30.0, 300.0),
     "database_busy": (5.0, 60.0),
+    "reader_crashed": (0.0, 0.0),
 }
 _OTHERWISE = (5.0, 300.0)
 _LONGEST_MESSAGE = 1000
@@ -53,7 +63,7 @@ def verdict(error: BaseException, attempts: int, last_kind: str | None) -> Verdi
     message = describe(error)
     if isinstance(error, NoAudioTrack):
         return Verdict("skipped", kind, message)
-    if isinstance(error, MediaError):
+    if isinstance(error, MediaError) and not isinstance(error, ReaderCrashed):
         return Verdict("failed", kind, message)
     if isinstance(error, SourceMissing):
         return Verdict("missing", kind, message)
