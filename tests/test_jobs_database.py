@@ -340,9 +340,9 @@ def test_reading_loads_neither_sqlite_utils_nor_anything_heavy(path: Path) -> No
     open_database(path).close()
     code = """
 import json, sys
-from dropscribe.jobs import log
+from dropscribe.jobs import statistics
 from dropscribe.jobs.database import connect_readonly, open_database
-log.stats(connect_readonly(sys.argv[1]))
+statistics.statistics(connect_readonly(sys.argv[1]))
 open_database(sys.argv[1]).close()  # nothing to migrate
 print(json.dumps(sorted(sys.modules)))
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dropscribe.errors import DiskFull, NotMedia
-from dropscribe.jobs import log
+from dropscribe.jobs import log, statistics
 from dropscribe.jobs.database import Database, open_database, transaction
 from dropscribe.jobs.queue import Queue, SegmentRow
 
@@ -103,6 +103,7 @@ def test_a_reused_job_shows_the_segments_it_stands_on(conn: sqlite3.Connection, 
     queue.finish_fields(job, text="x", language=None, model="m", params_key="k", audio_seconds=2.0, reused_from=2)
     db.close()
     assert [row["text"] for row in log.segments(conn, job.id)] == ["the world again"]
+    assert log.search(conn, "again")[0]["same_content"] == [job.path]
 
 
 def test_a_search_hit_has_its_file_its_time_and_a_marked_snippet(conn: sqlite3.Connection) -> None:
@@ -110,6 +111,7 @@ def test_a_search_hit_has_its_file_its_time_and_a_marked_snippet(conn: sqlite3.C
     assert [(hit["job_id"], hit["start_ms"], hit["end_ms"]) for hit in hits] == [(2, 0, 500), (1, 0, 900)]
     assert hits[0]["snippet"] == f"the {log.MARK_START}world{log.MARK_END} again"
     assert hits[0]["path"] == "/in/two.wav"
+    assert hits[0]["same_content"] == []
     assert log.search(conn, "world crooked")[0]["job_id"] == 1
     assert log.search(conn, "gruße")[0]["start_ms"] == 900  # accents do not matter
     assert log.search(conn, "stale") == []
@@ -138,8 +140,8 @@ def test_counts_name_every_state(conn: sqlite3.Connection) -> None:
     }  # fmt: skip
 
 
-def test_statistics_give_days_failures_and_an_honest_estimate(conn: sqlite3.Connection) -> None:
-    stats = log.stats(conn)
+def test_statistics_give_days_models_failures_and_throughput(conn: sqlite3.Connection) -> None:
+    stats = statistics.statistics(conn, now=lambda: datetime(2026, 1, 3, tzinfo=UTC))
     [none, day] = sorted(stats["days"], key=lambda row: row["model"] or "")
     assert (none["failed"], none["done"]) == (1, 0)
     assert day == {
@@ -148,15 +150,75 @@ def test_statistics_give_days_failures_and_an_honest_estimate(conn: sqlite3.Conn
     }  # fmt: skip
     assert stats["failures"] == [{"error_kind": "not_media", "files": 1}]
     assert stats["models"][0]["rtf"] == 0.25
-    # two unread files, at the mean length so far and the pace so far
-    assert stats["backlog"] == {"files": 2, "due_later": 1, "audio_seconds": 4.0, "eta_seconds": 1.0}
+    today, week, _ = stats["throughput"]
+    assert today == {"period": "24 hours", "files": 0, "audio_seconds": 0.0, "busy_s": 0.0, "rtf": None}
+    assert week == {"period": "7 days", "files": 3, "audio_seconds": 6.0, "busy_s": 1.5, "rtf": 0.25}
+
+
+def test_the_estimate_is_of_what_is_left_at_the_pace_so_far(conn: sqlite3.Connection) -> None:
+    # two unread files of one byte each; a byte of .wav has held two seconds so far
+    assert statistics.backlog(conn) == {
+        "files": 2, "running": 0, "due_later": 1, "unread": 2,
+        "audio_seconds": 4.0, "guessed_seconds": 4.0, "eta_seconds": 1.0, "eta_range": None,
+    }  # fmt: skip
+
+
+def test_the_estimate_knows_sizes_kinds_and_what_is_done_of_a_long_file(tmp_path: Path) -> None:
+    db = open_database(tmp_path / "jobs.db")
+    queue = Queue(db)
+    queue.ensure_root("/in")
+    for number in range(8):  # mp3 holds ten times the audio a byte
+        queue.enqueue(1, f"/in/{number}.{'mp3' if number % 2 else 'wav'}".encode(), 1000, 1)
+    for number in range(8):
+        [job] = queue.claim(f"c{number}", 1)
+        batch = queue.open_batch(f"c{number}")
+        seconds = 100.0 if job.path.endswith("mp3") else 10.0
+        queue.finish_fields(job, text="", language=None, model="m", params_key="k", audio_seconds=seconds)
+        queue.close_batch(batch, "done", {"wall_s": seconds / (5 if number < 4 else 20), "audio_seconds": seconds})
+    queue.enqueue(1, b"/in/talk.MP3", 5000, 1)
+    queue.enqueue(1, b"/in/odd.opus", 1000, 1)
+    [job] = queue.claim("now", 1)
+    queue.save_segments(job, "k", [SegmentRow(0, 200_000, "half", None, 1, "eos")])
+    conn = log.connect_readonly(db.path)
+    estimate = statistics.backlog(conn)
+    left = 500.0 - 200.0 + 55.0
+    assert (estimate["files"], estimate["running"], estimate["unread"]) == (2, 1, 2)
+    assert estimate["audio_seconds"] == pytest.approx(left)
+    assert estimate["eta_seconds"] == pytest.approx(left * 0.125)
+    assert estimate["eta_range"] == pytest.approx([left / 20, left / 5])
+    conn.close()
+    db.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "alive", "why"),
+    [
+        ({}, True, "the daemon is not running"),
+        ({"pid": 1}, False, "the daemon is not running"),
+        ({"pid": 1, "paused": 1}, True, "paused"),
+        ({"pid": 1, "problem": "no model"}, True, "no model"),
+        ({"pid": 1}, True, None),
+    ],
+)
+def test_the_estimate_says_what_stands_in_its_way(
+    conn: sqlite3.Connection, tmp_path: Path, fields: dict[str, object], alive: bool, why: str | None
+) -> None:
+    db = open_database(tmp_path / "jobs.db")
+    Queue(db).set_service(**fields)
+    db.close()
+    assert statistics.statistics(conn, alive=lambda pid: alive)["backlog"]["blocked"] == why
 
 
 def test_an_empty_log_estimates_nothing(tmp_path: Path) -> None:
-    open_database(tmp_path / "jobs.db").close()
+    db = open_database(tmp_path / "jobs.db")
     conn = log.connect_readonly(tmp_path / "jobs.db")
-    assert log.stats(conn)["backlog"] == {"files": 0, "due_later": 0, "audio_seconds": 0.0, "eta_seconds": None}
+    assert statistics.statistics(conn)["backlog"]["eta_seconds"] is None
+    assert statistics.backlog(conn)["audio_seconds"] == 0.0
+    queue = Queue(db)
+    queue.enqueue(queue.ensure_root("/in"), b"/in/a.wav", 1, 1)
+    assert statistics.backlog(conn)["audio_seconds"] is None  # who knows
     conn.close()
+    db.close()
 
 
 def test_the_queue_view_is_in_the_order_of_claims(conn: sqlite3.Connection) -> None:
@@ -252,7 +314,7 @@ def test_at_100_000_done_jobs_every_question_is_answered_quickly(crowded: Databa
     assert best_ms(lambda: log.get_job(conn, "/in/500")) < 50
     assert best_ms(lambda: log.search(conn, "fox"), 3) < 50
     assert best_ms(lambda: log.search(conn, "狐"), 3) < 600
-    assert best_ms(lambda: log.stats(conn), 3) < 600
+    assert best_ms(lambda: statistics.statistics(conn), 3) < 600
     conn.close()
 
 

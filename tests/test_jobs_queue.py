@@ -12,6 +12,7 @@ import pytest
 
 from dropscribe.errors import (
     ClaimLost,
+    DatabaseBusy,
     DatabaseReplaced,
     DiskFull,
     DropscribeError,
@@ -386,6 +387,19 @@ def test_equal_content_finds_the_done_job_of_the_same_key_only(queue: Queue) -> 
     assert len(queue.saved_segments(first, "k")) == 1
 
 
+def test_content_whose_job_was_pruned_meanwhile_is_not_done_with_an_empty_text(queue: Queue, clock: Clock) -> None:
+    first = put(queue, "a", content_hash=A)
+    finish(queue, queue.claim("c", 1)[0])
+    clock.forward(100)
+    put(queue, "b")
+    [twin] = queue.claim("c2", 1)
+    assert queue.done_twin(A, "k") == first
+    queue.prune(clock.at, exists=lambda _path: True)
+    with pytest.raises(DatabaseBusy, match="tried again"):
+        finish(queue, twin, reused_from=first)
+    assert row(queue, twin.id)["state"] == "running"
+
+
 # --- errors
 
 
@@ -593,6 +607,16 @@ def test_pruning_keeps_the_identity_of_files_that_are_there(queue: Queue, clock:
     assert row(queue, young)["text"] == "hello"
     assert queue.enqueue(1, b"/in/here", 1, 1) is None
     assert queue.prune(cut, exists=exists).stripped == ()
+
+
+def test_nothing_in_a_folder_that_cannot_be_reached_is_taken_for_gone(queue: Queue, clock: Clock) -> None:
+    old = put(queue, "old")
+    finish(queue, queue.claim("c", 1)[0])
+    clock.forward(100)
+    answers = iter([True, False, True, True])  # unplugged while the files were looked for; then well
+    pruned = queue.prune(clock.at, exists=lambda _path: False, reachable=lambda *_: next(answers))
+    assert (pruned.stripped, pruned.removed) == ((old,), ())
+    assert queue.prune(clock.at, exists=lambda _path: False, reachable=lambda *_: next(answers)).removed == (old,)
 
 
 # --- the schema refuses what the rules forbid

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscribe import __version__, cli_jobs, settings, tables
+from dropscribe import __version__, cli_ask, cli_jobs, settings, tables
 from dropscribe.cli_common import (
     ConfigOption,
     JsonLinesOption,
@@ -44,6 +44,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 cli_jobs.register(app)
+cli_ask.register(app)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -54,6 +55,11 @@ def job_log(config: Path | None) -> Iterator[sqlite3.Connection | None]:
         return
     with closing(connect_readonly(path)) as conn:
         yield conn
+
+
+def like_a_filter() -> None:
+    """End quietly, as any Unix filter does, when `head` has seen enough; for commands that only print."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def record(row: Mapping[str, Any]) -> dict[str, Any]:

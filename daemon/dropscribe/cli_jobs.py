@@ -1,11 +1,13 @@
-"""The commands about the job log: what is in it, what it says, and what is done to it by hand.
+"""``dropscribe jobs …``: what is in the job log, and what is done to it by hand.
 
 Reading loads nothing but sqlite3, so that it answers at once; retry, cancel and prune open the log for writing.
 """
 
 from __future__ import annotations
 
-import signal
+import os
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,9 @@ from dropscribe.cli_common import (
     JsonLinesOption,
     JsonOption,
     job_log,
+    like_a_filter,
+    load,
+    print_csv,
     print_line,
     print_records,
     record,
@@ -25,46 +30,87 @@ from dropscribe.cli_common import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import sqlite3
+    from collections.abc import Mapping, Sequence
 
-jobs_app = typer.Typer(help="Look into the job log.", no_args_is_help=True)
+COLUMNS = ("id", "state", "since", "audio", "file", "note")  # what `jobs list` shows when nothing else is asked for
+
+jobs_app = typer.Typer(help="The job log: every file, what became of it and what it cost.", no_args_is_help=True)
+JobsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="JOB…", help="Jobs by number, or by the path of their file.")
+]
 
 
 def register(app: typer.Typer) -> None:
-    """Put the commands of this module under ``app``."""
+    """Put ``jobs`` under ``app``."""
     app.add_typer(jobs_app, name="jobs")
 
 
 @jobs_app.callback()
 def _filter() -> None:
-    """Commands that print lists end like any Unix filter when `head` has seen enough."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    like_a_filter()
 
 
 @jobs_app.command("list")
 def jobs_list(
     state: Annotated[list[str] | None, typer.Option(metavar="STATE", help="Only this state; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many, newest first.")] = 50,
+    *,
+    kind: Annotated[str | None, typer.Option(metavar="ERROR_KIND", help="Only this kind of error.")] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="Only this watched folder.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="PART", help="Only paths that hold this.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Ended, or taken in, since 36h, 7d, 2w or 2026-01-31.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many, newest first; 0: all.")] = 50,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="These columns of the jobs table instead, in this order.")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     jsonl: JsonLinesOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a heading.")] = False,
 ) -> None:
     """List jobs, newest first."""
     from dropscribe.jobs import log
 
     states = tuple(state or ())
-    unknown = [name for name in states if name not in log.STATES]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]} is no state; choose from {', '.join(log.STATES)}", param_hint="--state")
+    for unknown in set(states) - set(log.STATES):
+        raise typer.BadParameter(f"{unknown} is no state; choose from {', '.join(log.STATES)}", param_hint="--state")
+    earliest = None if since is None else _moment(since)
+    root = None if folder is None else folder.expanduser().absolute()
     with job_log(config) as conn:
-        rows = log.list_jobs(conn, states=states, limit=limit) if conn else []
+        found = [] if conn is None else log.list_jobs(
+            conn, states=states, limit=limit or None, root=root, error_kind=kind, contains=name, since=earliest
+        )  # fmt: skip
+    chosen = None if columns is None else _columns(columns)
+    rows = [record(row) for row in found]
+    if chosen is not None:
+        rows = [{column: row[column] for column in chosen} for row in rows]
     if as_json or jsonl:
-        print_records([record(row) for row in rows], lines=jsonl)
+        print_records(rows, lines=jsonl)
+    elif as_csv:
+        names = chosen or [column for column in log.LISTED if column != "path_raw"]
+        print_csv(names, ([_flat(row[column]) for column in names] for row in rows))
     elif rows:
-        columns = ("id", "state", "since", "audio", "file", "note")
-        tables.show(columns, [_job_row(row) for row in rows])
+        shown = [_job_row(row) for row in rows] if chosen is None else [list(map(_flat, row.values())) for row in rows]
+        tables.show(COLUMNS if chosen is None else chosen, shown)
     elif conn:
-        say("no such job in the log" if states else "the job log is empty: drop a file into a watched folder")
+        filtered = any(option is not None for option in (kind, folder, name, since)) or states
+        say("no such job in the log" if filtered else "the job log is empty: drop a file into a watched folder")
+
+
+def _columns(text: str) -> list[str]:
+    from dropscribe.jobs import log
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = [column for column in log.LISTED if column != "path_raw"]
+    for unknown in [name for name in names if name not in known] or ([] if names else [text]):
+        raise typer.BadParameter(f"{unknown!r} is no column; choose from {', '.join(known)}", param_hint="--columns")
+    return names
+
+
+def _flat(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _job_row(row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -118,3 +164,160 @@ def jobs_show(
 
 def _figure(value: Any) -> Any:
     return f"{value:.3f}" if isinstance(value, float) else value
+
+
+@jobs_app.command("retry")
+def jobs_retry(
+    jobs: JobsArgument = None,
+    *,
+    failed: Annotated[bool, typer.Option("--failed", help="Every failed or quarantined job.")] = False,
+    kind: Annotated[str | None, typer.Option(metavar="ERROR_KIND", help="Every job that ended in this.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Queue jobs again as if new; a waiting one starts at once. A done one gets its transcript written again."""
+    from dropscribe.jobs import log
+
+    if not (jobs or failed or kind):
+        raise typer.BadParameter("name jobs by number or path, or use --failed or --kind", param_hint="JOB")
+    with job_log(config) as conn:
+        if conn is None:
+            raise typer.Exit(1)
+        chosen = _named(conn, jobs or ())
+        if failed:
+            chosen += log.list_jobs(conn, states=("failed", "quarantined"), limit=None)
+        if kind:
+            chosen += log.list_jobs(conn, states=log.FINISHED, error_kind=kind, limit=None)
+    _by_hand(config, chosen, "retry", as_json=as_json, said="queued again", strict=bool(jobs))
+
+
+@jobs_app.command("cancel")
+def jobs_cancel(
+    jobs: JobsArgument = None,
+    *,
+    queued: Annotated[bool, typer.Option("--queued", help="Everything that waits for its turn.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End waiting or running jobs; the files stay, and `jobs retry` undoes it."""
+    from dropscribe.jobs import log
+
+    if not (jobs or queued):
+        raise typer.BadParameter("name jobs by number or path, or use --queued", param_hint="JOB")
+    with job_log(config) as conn:
+        if conn is None:
+            raise typer.Exit(1)
+        chosen = _named(conn, jobs or ())
+        if queued:
+            chosen += log.list_jobs(conn, states=("queued",), limit=None)
+    _by_hand(config, chosen, "cancel", as_json=as_json, said="cancelled", strict=bool(jobs))
+
+
+def _named(conn: sqlite3.Connection, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The jobs that were named on the command line; one that is not there ends the command before it did anything."""
+    from dropscribe.jobs import log
+
+    found = []
+    for name in names:
+        row = log.get_job(conn, Path(name).expanduser() if name.startswith("~") else name)
+        if row is None:
+            say(f"no job {name} in the log; `dropscribe jobs list` shows them")
+            raise typer.Exit(1)
+        found.append(row)
+    return found
+
+
+def _by_hand(
+    config: Path | None, chosen: Sequence[Mapping[str, Any]], action: str, *, as_json: bool, said: str, strict: bool
+) -> None:
+    """Retry or cancel, and say of each job whether that was possible; ``strict``: exit 1 if it was not."""
+    from dropscribe.jobs.database import open_database
+    from dropscribe.jobs.queue import Queue
+
+    jobs = {row["id"]: row for row in chosen}
+    db = open_database(load(config).database)
+    try:
+        queue = Queue(db)
+        changed = set(queue.retry(jobs) if action == "retry" else queue.cancel(jobs))
+    finally:
+        db.close()
+    if as_json:
+        print_records([{"id": job, "path": row["path"], "changed": job in changed} for job, row in jobs.items()],
+                      lines=False)  # fmt: skip
+    else:
+        for job in changed:
+            print_line(f"{said}: {job}  {jobs[job]['path']}")
+        for job in jobs.keys() - changed:
+            say(f"left as it is: {job}  {jobs[job]['path']} ({_why_left(jobs[job], action)})")
+        if not jobs:
+            say("no such job in the log")
+    raise typer.Exit(1 if strict and len(changed) < len(jobs) else 0)
+
+
+def _why_left(row: Mapping[str, Any], action: str) -> str:
+    if action == "cancel":
+        return f"it is {row['state']}"
+    return "it is being worked on" if row["state"] == "running" else "there is a newer job for this file"
+
+
+@jobs_app.command("prune")
+def jobs_prune(
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Jobs that ended longer ago: 90d, 12w, 36h.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop text, segments and timings of old jobs. Their rows stay while the files do, so nothing is done twice."""
+    from dropscribe.jobs.database import open_database
+    from dropscribe.jobs.queue import Queue
+    from dropscribe.jobs.records import utcnow
+
+    age = _age(older_than)
+    path = load(config).database
+    with job_log(config) as conn:
+        if conn is None:
+            raise typer.Exit
+    db = open_database(path)
+    try:
+        pruned = Queue(db).prune(utcnow() - age, dry_run=dry_run, reachable=_reachable)
+    finally:
+        db.close()
+    if as_json:
+        print_line(to_json({"dry_run": dry_run, "stripped": pruned.stripped, "removed": pruned.removed}))
+        return
+    would = "would drop" if dry_run else "dropped"
+    print_line(f"{would} text, segments and timings of {len(pruned.stripped)} jobs whose files are still there")
+    print_line(f"{would} {len(pruned.removed)} jobs whose files are gone")
+
+
+def _reachable(folder: str, was_mounted: bool) -> bool:
+    """Whether a watched folder is there, so that a file missing in it is really gone."""
+    from dropscribe.watch.health import examine
+
+    health = examine(os.fsencode(folder), was_mounted=was_mounted)
+    return health.state == "ok" and not health.empty
+
+
+def _age(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,5})\s*([hdw])", text.strip().lower())
+    if not found:
+        raise typer.BadParameter(f"{text!r} is no age; write 36h, 90d or 12w", param_hint="--older-than")
+    return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])
+
+
+def _moment(text: str) -> str:
+    """A moment as the log spells it: an age, or a local date or time."""
+    from datetime import datetime
+
+    from dropscribe.jobs.records import iso, utcnow
+
+    try:
+        return iso(datetime.fromisoformat(text))  # without an offset it is local time
+    except ValueError:
+        pass
+    try:
+        return iso(utcnow() - _age(text))
+    except typer.BadParameter:
+        message = f"{text!r} is no time; write 36h, 7d, 2w, 2026-01-31 or 2026-01-31T18:00"
+        raise typer.BadParameter(message, param_hint="--since") from None

@@ -25,6 +25,24 @@ def seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
 
 
+def clock(value: float) -> str:
+    """A place in a recording: ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(int(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def span(value: float | None) -> str | None:
+    """A length of time with two units at most: ``12.3 s``, ``4 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
+    if value is None or value < 60:
+        return seconds(value)
+    total = round(value)
+    for unit, size, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if total >= size:
+            return f"{total // size} {unit} {total % size // smaller} {below}"
+    return seconds(value)
+
+
 def ratio(value: float | None) -> str | None:
     """A real-time factor."""
     return None if value is None else f"{value:.3f}"

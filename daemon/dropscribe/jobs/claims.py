@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from dropscribe.errors import ClaimLost, DatabaseReplaced, SchemaTooNew
+from dropscribe.errors import ClaimLost, DatabaseBusy, DatabaseReplaced, SchemaTooNew
 from dropscribe.jobs.database import transaction
 from dropscribe.jobs.records import Job, SegmentRow, iso, parse_iso
 from dropscribe.jobs.retries import verdict
@@ -34,6 +34,8 @@ WHERE id IN (
   WHERE suspect = 0 OR place = 1)
 RETURNING id, root_id, path, path_raw, size_bytes, mtime_ns, content_hash, attempts, suspect, crashes, priority,
   queued_at, claim_id, error_kind"""  # noqa: S608 - constants of this file
+
+_STILL_DONE = "SELECT 1 FROM jobs WHERE id = ? AND params_key = ? AND state = 'done' AND text IS NOT NULL"
 
 _TIMINGS = (
     "read_s", "feature_s", "encode_s", "prefill_s", "decode_s", "prompt_tokens", "generated_tokens",
@@ -187,9 +189,14 @@ class Claims(Writer):
         """The job is ``done``; for the last transaction of publishing, which it joins. Fenced.
 
         Segments of other keys go, unless another job reuses them. With ``reused_from`` its own go: that job's count.
+        Raises ``DatabaseBusy`` when that job was pruned or queued again since its segments were read.
         """
         with transaction(self.db):
             self._hold(job)
+            if reused_from is not None and not self.db.rows(_STILL_DONE, (reused_from, params_key)):
+                raise DatabaseBusy(
+                    f"job {reused_from}, which had this content, was changed meanwhile; it is tried again"
+                )
             self.db.execute(
                 """
                 UPDATE jobs SET state = 'done', claim_id = NULL, finished_at = :at,

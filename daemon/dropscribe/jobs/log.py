@@ -15,16 +15,18 @@ from dropscribe.jobs.database import connect_readonly
 from dropscribe.jobs.records import FINISHED, STATES, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 Row = dict[str, Any]
 
 # Everything but the text: a list of thousands stays small.
-_LISTED = """j.id, j.path, j.path_raw, j.state, j.error_kind, j.error, j.attempts, j.suspect, j.crashes, j.priority,
-  j.size_bytes, j.audio_seconds,
-  j.language, j.model, j.queued_at, j.not_before, j.created_at, j.started_at, j.finished_at,
-  j.batch_id, j.reused_from, j.warnings, j.transcript_path"""
+LISTED = (
+    "id", "path", "path_raw", "state", "error_kind", "error", "attempts", "suspect", "crashes", "priority",
+    "size_bytes", "audio_seconds", "language", "model", "queued_at", "not_before", "created_at", "started_at",
+    "finished_at", "batch_id", "reused_from", "warnings", "transcript_path",
+)  # fmt: skip
+_LISTED = ", ".join(f"j.{column}" for column in LISTED)
 
 # Scripts written without spaces: the tokenizer sees a whole clause as one word, so substrings are looked for instead.
 _UNSPACED = re.compile(
@@ -69,19 +71,19 @@ def list_jobs(
         values.append(since)
     condition = f"WHERE {' AND '.join(where)}" if where else ""
     query = f"SELECT {_LISTED} FROM jobs j {condition} ORDER BY j.id DESC LIMIT ?"  # noqa: S608 - constants, values bound
-    rows = _rows(conn, query, (*values, -1 if limit is None else limit))
+    rows = fetch(conn, query, (*values, -1 if limit is None else limit))
     return [{**row, "warnings": json.loads(row["warnings"])} for row in rows]
 
 
 def get_job(conn: sqlite3.Connection, ident: int | str | bytes | Path) -> Row | None:
     """Everything of one job by id, or the newest one of a path; a path may be relative. None if there is none."""
     if isinstance(ident, int) or (isinstance(ident, str) and ident.isdecimal()):
-        rows = _rows(conn, "SELECT * FROM jobs WHERE id = ?", (int(ident),)) if int(ident) < 2**63 else []
+        rows = fetch(conn, "SELECT * FROM jobs WHERE id = ?", (int(ident),)) if int(ident) < 2**63 else []
     else:
         raw = os.path.abspath(os.fsencode(ident))  # noqa: PTH100 - bytes, and links stay as they are
-        rows = _rows(conn, "SELECT * FROM jobs WHERE path_raw = ? ORDER BY id DESC LIMIT 1", (raw,))
+        rows = fetch(conn, "SELECT * FROM jobs WHERE path_raw = ? ORDER BY id DESC LIMIT 1", (raw,))
         if not rows:  # as printed by us
-            rows = _rows(
+            rows = fetch(
                 conn, "SELECT * FROM jobs WHERE path = ? ORDER BY id DESC LIMIT 1", (printable(os.fsencode(ident)),)
             )
     return {**rows[0], "warnings": json.loads(rows[0]["warnings"])} if rows else None
@@ -99,18 +101,18 @@ def segments(conn: sqlite3.Connection, job_id: int) -> list[Row]:
           ELSE (SELECT params_key FROM segments WHERE job_id = j.id ORDER BY id DESC LIMIT 1) END
         ORDER BY s.start_ms
         """
-    return _rows(conn, query, (job_id,))
+    return fetch(conn, query, (job_id,))
 
 
 def timings(conn: sqlite3.Connection, job_id: int) -> list[Row]:
     """What a job cost in each batch it took part in (view ``transcript_timings``)."""
-    return _rows(conn, "SELECT * FROM transcript_timings WHERE job_id = ? ORDER BY batch_id", (job_id,))
+    return fetch(conn, "SELECT * FROM transcript_timings WHERE job_id = ? ORDER BY batch_id", (job_id,))
 
 
 def outputs(conn: sqlite3.Connection, job_id: int) -> list[Row]:
     """The files written for a job."""
     query = "SELECT format, path_raw, sha256, next_sha256, written_at FROM outputs WHERE job_id = ? ORDER BY rowid"
-    return [{**row, "path": printable(row["path_raw"])} for row in _rows(conn, query, (job_id,))]
+    return [{**row, "path": printable(row["path_raw"])} for row in fetch(conn, query, (job_id,))]
 
 
 def counts(conn: sqlite3.Connection) -> dict[str, int]:
@@ -121,22 +123,23 @@ def counts(conn: sqlite3.Connection) -> dict[str, int]:
 
 def roots(conn: sqlite3.Connection) -> list[Row]:
     """The watched folders as the last scan saw them."""
-    return _rows(conn, "SELECT * FROM roots ORDER BY path")
+    return fetch(conn, "SELECT * FROM roots ORDER BY path")
 
 
 def service(conn: sqlite3.Connection) -> Row:
     """The service row."""
-    return _rows(conn, "SELECT pid, worker_pid, started_at, paused, problem FROM service")[0]
+    return fetch(conn, "SELECT pid, worker_pid, started_at, paused, problem FROM service")[0]
 
 
 def queue(conn: sqlite3.Connection, limit: int | None = None) -> list[Row]:
     """What is being done and what comes next (view ``queue``)."""
-    return _rows(conn, "SELECT * FROM queue ORDER BY place LIMIT ?", (-1 if limit is None else limit,))
+    return fetch(conn, "SELECT * FROM queue ORDER BY place LIMIT ?", (-1 if limit is None else limit,))
 
 
 def search(conn: sqlite3.Connection, words: str, *, limit: int = 20, exact: bool = False) -> list[Row]:
     """Segments of done jobs that hold all ``words``, newest job first: path, times, and a snippet with the hits marked.
 
+    ``same_content`` are the paths of further files with this very content.
     ``exact`` hands ``words`` to FTS5 as a query of its own language; raises ``ValueError`` where that is not one.
     """
     if not words.strip():
@@ -146,11 +149,22 @@ def search(conn: sqlite3.Connection, words: str, *, limit: int = 20, exact: bool
     else:
         query = words if exact else " ".join(f'"{word.replace(chr(34), chr(34) * 2)}"' for word in words.split())
         try:
-            rows = _rows(conn, _SEARCH, (MARK_START, MARK_END, query, limit))
+            rows = fetch(conn, _SEARCH, (MARK_START, MARK_END, query, limit))
         except sqlite3.OperationalError as error:
             raise ValueError(f"cannot search for {words!r}: {error}") from None
     newest = {row["job_id"]: place for place, row in reversed(list(enumerate(rows)))}
+    same = _same_content(conn, newest)
+    rows = [{**row, "same_content": same.get(row["job_id"], [])} for row in rows]
     return sorted(rows, key=lambda row: (newest[row["job_id"]], row["start_ms"]))
+
+
+def _same_content(conn: sqlite3.Connection, job_ids: Iterable[int]) -> dict[int, list[str]]:
+    """The paths of those jobs that have no segments of their own because their content was known."""
+    found: dict[int, list[str]] = {}
+    for job_id in job_ids:
+        for row in fetch(conn, "SELECT path FROM jobs WHERE reused_from = ? AND state = 'done' ORDER BY id", (job_id,)):
+            found.setdefault(job_id, []).append(row["path"])
+    return found
 
 
 def _search_substrings(conn: sqlite3.Connection, words: Sequence[str], limit: int) -> list[Row]:
@@ -159,7 +173,7 @@ def _search_substrings(conn: sqlite3.Connection, words: Sequence[str], limit: in
         "instr(s.text, ?) > 0" if word.lower() == word.upper() else "instr(lower(s.text), lower(?)) > 0"
         for word in words
     ]
-    rows = _rows(conn, _SUBSTRINGS.format(condition=" AND ".join(tests)), (*words, limit))
+    rows = fetch(conn, _SUBSTRINGS.format(condition=" AND ".join(tests)), (*words, limit))
     pattern = re.compile("|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)), re.IGNORECASE)
     return [{**row, "snippet": _snippet(row["snippet"], pattern)} for row in rows]
 
@@ -172,45 +186,8 @@ def _snippet(text: str, pattern: re.Pattern[str], around: int = 40) -> str:
     return f"{'…' if start else ''}{marked}{'…' if start + len(cut) < len(text) else ''}"
 
 
-def stats(conn: sqlite3.Connection, *, days: int = 14) -> Row:
-    """Counts, the last ``days`` days up to the newest result, models, failures by kind, the backlog with an estimate.
-
-    ``backlog``: files and the seconds of audio they hold, as far as known or guessed from the mean of what is done;
-    ``eta_seconds`` at the pace of the last 20 batches, None before there is one.
-    """
-    return {
-        "states": counts(conn),
-        "days": _last_days(conn, days),
-        "failures": _rows(
-            conn,
-            "SELECT error_kind, count(*) AS files FROM failures GROUP BY error_kind ORDER BY files DESC, error_kind",
-        ),
-        "models": _rows(conn, _MODELS),
-        "backlog": _backlog(conn),
-        "service": service(conn),
-    }
-
-
-def _last_days(conn: sqlite3.Connection, days: int) -> list[Row]:
-    newest = "SELECT date(substr(max(finished_at), 1, 10), ?) FROM jobs WHERE finished_at IS NOT NULL"
-    first = conn.execute(newest, (f"-{days - 1} days",)).fetchone()[0]
-    # Bound as a value the condition is pushed down into the view, so that only these days are added up.
-    return _rows(conn, "SELECT * FROM daily WHERE day >= ? ORDER BY day DESC, model", (first,))
-
-
-def _backlog(conn: sqlite3.Connection) -> Row:
-    live = _rows(conn, _BACKLOG)[0]
-    pace = _rows(conn, _PACE)[0]
-    mean = pace["mean_seconds"]
-    known = live["audio_seconds"] or 0.0
-    guessed = known + live["unread"] * mean if mean is not None else None
-    seconds = guessed if live["unread"] else known
-    rate = pace["wall_s"] / pace["audio_seconds"] if pace["audio_seconds"] else None
-    eta = None if seconds is None or rate is None else seconds * rate
-    return {"files": live["files"], "due_later": live["due_later"], "audio_seconds": seconds, "eta_seconds": eta}
-
-
-def _rows(conn: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Row]:
+def fetch(conn: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Row]:
+    """All rows of one query."""
     return [dict(row) for row in conn.execute(query, values).fetchall()]
 
 
@@ -224,20 +201,8 @@ WHERE segments_fts MATCH ? AND {_COUNTED} ORDER BY f.rowid DESC LIMIT ?"""  # no
 _SUBSTRINGS = f"""
 SELECT {_HIT}, s.text AS snippet FROM segments s CROSS JOIN jobs j ON j.id = s.job_id
 WHERE {{condition}} AND {_COUNTED} ORDER BY s.id DESC LIMIT ?"""  # noqa: S608
-_MODELS = """
-SELECT model, decoder, slots, count(*) AS batches, sum(audio_seconds) AS audio_seconds, sum(wall_s) AS wall_s,
-  sum(wall_s) / nullif(sum(audio_seconds), 0) AS rtf FROM batches WHERE outcome = 'done'
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
-_BACKLOG = """
-SELECT count(*) AS files, sum(audio_seconds) AS audio_seconds, count(*) - count(audio_seconds) AS unread,
-  count(not_before) AS due_later FROM jobs WHERE state IN ('queued', 'running')"""
-_PACE = """
-SELECT sum(wall_s) AS wall_s, sum(audio_seconds) AS audio_seconds, (SELECT avg(audio_seconds) FROM (
-    SELECT audio_seconds FROM jobs WHERE state = 'done' ORDER BY finished_at DESC LIMIT 200)) AS mean_seconds
-FROM (
-  SELECT wall_s, audio_seconds FROM batches WHERE wall_s IS NOT NULL AND audio_seconds > 0 ORDER BY id DESC LIMIT 20)"""
 
 __all__ = [
-    "FINISHED", "MARK_END", "MARK_START", "STATES", "Row", "connect_readonly", "counts", "get_job", "list_jobs",
-    "outputs", "queue", "roots", "search", "segments", "service", "stats", "timings",
+    "FINISHED", "LISTED", "MARK_END", "MARK_START", "STATES", "Row", "connect_readonly", "counts", "fetch",
+    "get_job", "list_jobs", "outputs", "queue", "roots", "search", "segments", "service", "timings",
 ]  # fmt: skip
