@@ -8,7 +8,7 @@ CONFIG = {
     "audio_start_token_id": 1020,
     "audio_end_token_id": 1021,
     "audio_config": {
-        "model_type": "qwen3_asr_audio_encoder",
+        "model_type": "qwen3_asr_encoder",
         "num_mel_bins": 128,
         "encoder_layers": 4,
         "encoder_attention_heads": 3,
