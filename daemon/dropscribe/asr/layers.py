@@ -113,6 +113,20 @@ class TextShape:
         return self.layers * 2 * self.kv_heads * self.head_dim * 2
 
 
+def _heads(x: mx.array, heads: int, head_dim: int) -> mx.array:
+    """``[S, L, heads · hd] → [S, heads, L, hd]``; for one token the two lie in memory alike, and a view will do."""
+    S, L, _ = x.shape
+    if L == 1:
+        return x.reshape(S, heads, 1, head_dim)
+    return x.reshape(S, L, heads, head_dim).transpose(0, 2, 1, 3)
+
+
+def _side_by_side(x: mx.array) -> mx.array:
+    """``[S, heads, L, hd] → [S, L, heads · hd]``."""
+    S, heads, L, head_dim = x.shape
+    return (x if L == 1 else x.transpose(0, 2, 1, 3)).reshape(S, L, heads * head_dim)
+
+
 @dataclass(frozen=True)
 class Layer:
     """One decoder layer."""
@@ -149,15 +163,14 @@ class Layer:
         ``offset``: position of the first of the L tokens, one for all or ``[S]``. ``attend(q [S, H, L, hd], k, v
         [S, KV, L, hd]) → [S, H, L, hd]`` stores the new keys and values and attends over what the row has so far.
         """
-        S, L, _ = x.shape
         H, KV, hd = shape.heads, shape.kv_heads, shape.head_dim
-        qkv = self.qkv(mx.fast.rms_norm(x, self.norm_in, shape.norm_eps)).reshape(S, L, H + 2 * KV, hd)
-        q = mx.fast.rms_norm(qkv[:, :, :H], self.q_norm, shape.norm_eps).transpose(0, 2, 1, 3)
-        k = mx.fast.rms_norm(qkv[:, :, H : H + KV], self.k_norm, shape.norm_eps).transpose(0, 2, 1, 3)
-        v = qkv[:, :, H + KV :].transpose(0, 2, 1, 3)
+        qkv = self.qkv(mx.fast.rms_norm(x, self.norm_in, shape.norm_eps))
+        q, k, v = mx.split(qkv, [H * hd, (H + KV) * hd], axis=-1)
+        q = mx.fast.rms_norm(_heads(q, H, hd), self.q_norm, shape.norm_eps)
+        k = mx.fast.rms_norm(_heads(k, KV, hd), self.k_norm, shape.norm_eps)
         q = mx.fast.rope(q, hd, traditional=False, base=shape.rope_base, scale=1.0, offset=offset)
         k = mx.fast.rope(k, hd, traditional=False, base=shape.rope_base, scale=1.0, offset=offset)
-        x = x + self.out(attend(q, k, v).transpose(0, 2, 1, 3).reshape(S, L, H * hd))
+        x = x + self.out(_side_by_side(attend(q, k, _heads(v, KV, hd))))
         gate, up = mx.split(self.gate_up(mx.fast.rms_norm(x, self.norm_mlp, shape.norm_eps)), 2, axis=-1)
         return x + self.down(nn.silu(gate) * up)
 
