@@ -10,6 +10,7 @@ import structlog
 from dropscribe.errors import DatabaseReplaced
 from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
+from dropscribe.transcripts.restore import restorer
 from dropscribe.watch.reconcile import Reconciler
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class IntakeThread:
                 if self.reconciler is None:
                     self.reconciler = Reconciler(
                         db, Queue(db), self._settings,
-                        queued=self._queued, observe=self._observe, stopping=self._stop.is_set,
+                        queued=self._queued, observe=self._observe, stopping=self._stop.is_set, restorer=restorer,
                     )  # fmt: skip
                 pause = self.reconciler.step()
             except DatabaseReplaced:

@@ -105,6 +105,17 @@ class Intake(Writer):
         )
         return {path_raw: KnownFile(*columns) for path_raw, *columns in rows}
 
+    def newest(self, path_raw: bytes) -> KnownFile | None:
+        """The newest row of one path."""
+        rows = self.db.rows(
+            """
+            SELECT id, state, size_bytes, mtime_ns, content_hash, claim_id, error_kind FROM jobs WHERE path_raw = ?
+            ORDER BY id DESC LIMIT 1
+            """,
+            (path_raw,),
+        )
+        return KnownFile(*rows[0]) if rows else None
+
     def mark_missing(self, ids: Iterable[int]) -> list[int]:
         """Queued jobs whose file is gone end ``missing``; any other is left alone. Returns those that ended."""
         ended = []

@@ -10,9 +10,11 @@ from dropscribe.jobs.intake import Intake
 from dropscribe.jobs.pruning import Pruning
 from dropscribe.jobs.records import Job, KnownFile, Pruned, Recovered, SegmentRow
 from dropscribe.jobs.recovery import Recovery
+from dropscribe.jobs.restoring import Restoring
 
 __all__ = ["Job", "KnownFile", "Pruned", "Queue", "Recovered", "SegmentRow"]
 
 
-class Queue(Intake, Claims, Recovery, Pruning):
-    """In (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), old (``Pruning``)."""
+class Queue(Intake, Claims, Recovery, Pruning, Restoring):
+    """In (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), old (``Pruning``), and
+    back from a lost log (``Restoring``)."""

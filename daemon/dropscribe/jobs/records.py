@@ -62,6 +62,23 @@ class SegmentRow:
 
 
 @dataclass(frozen=True)
+class Restorable:
+    """A finished job as its own transcripts on disk tell it; what the job log lost."""
+
+    content_hash: str
+    text: str
+    language: str | None
+    model: str
+    params_key: str
+    audio_seconds: float
+    segments: tuple[SegmentRow, ...]
+    warnings: tuple[str, ...]
+    finished_at: str | None
+    outputs: tuple[tuple[str, bytes, str], ...]  # format, path, sha256
+    transcript_path: str
+
+
+@dataclass(frozen=True)
 class Recovered:
     """What ``recover`` did, as job ids."""
 

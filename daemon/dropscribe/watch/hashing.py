@@ -1,7 +1,8 @@
 """Content hashes for the few files that cannot be judged without, off the deciding thread.
 
-Needed only where a file of a finished job has kept its size but not its time or inode: equal content means that nothing
-happened. A reader child does the reading, so a dead network share hangs that child and not the watcher.
+Needed where a file of a finished job has kept its size but not its time or inode (equal content means that nothing
+happened), and where a file nobody knows has a transcript of ours beside it. A reader child does the reading, so a dead
+network share hangs that child and not the watcher.
 """
 
 from __future__ import annotations
@@ -16,17 +17,25 @@ from dropscribe.errors import DropscribeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dropscribe.jobs.records import Restorable
     from dropscribe.settings import Reader
+
+    Check = Callable[[Callable[[], str]], Restorable | None]
 
 IDLE_SECONDS = 30.0  # then the reader child goes
 
 
 @dataclass(frozen=True)
 class Hashed:
-    """One answer: ``media`` has ``content_hash``, ``size_bytes``, ``mtime_ns``; or ``error`` says why there is none."""
+    """One answer: ``media`` has ``content_hash``, ``size_bytes``, ``mtime_ns``; or ``error`` says why there is none.
+
+    ``restorable``: what the check that was asked for found. With neither ``media`` nor ``error`` that check did not
+    come to the hash.
+    """
 
     path: bytes
     media: Any = None
+    restorable: Restorable | None = None
     error: DropscribeError | None = None
 
 
@@ -37,7 +46,7 @@ class Hasher:
         self._settings = settings
         self._done = done
         self._reader = reader or self._default_reader
-        self._wanted: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[tuple[bytes, Check | None] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Hashed] = queue.SimpleQueue()
         self._pending: set[bytes] = set()
         self._thread: threading.Thread | None = None
@@ -50,12 +59,12 @@ class Hasher:
         """Files asked for and not answered."""
         return set(self._pending)
 
-    def ask(self, path: bytes) -> None:
-        """Have a file hashed; asking twice is asking once."""
+    def ask(self, path: bytes, check: Check | None = None) -> None:
+        """Have a file hashed; asking twice is asking once. With ``check``, that decides whether it needs hashing."""
         if path in self._pending:
             return
         self._pending.add(path)
-        self._wanted.put(path)
+        self._wanted.put((path, check))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hasher", daemon=True)
             self._thread.start()
@@ -77,27 +86,42 @@ class Hasher:
         reader = None
         while True:
             try:
-                path = self._wanted.get(timeout=IDLE_SECONDS if reader is not None else None)
+                wanted = self._wanted.get(timeout=IDLE_SECONDS if reader is not None else None)
             except queue.Empty:
                 _end(reader)
                 reader = None
                 continue
-            if path is None:
+            if wanted is None:
                 _end(reader)
                 return
-            try:
-                reader = reader or self._reader()
-                self._answers.put(Hashed(path, reader.hash(path)))
-            except DropscribeError as error:
-                self._answers.put(Hashed(path, error=error))
-            except Exception as error:  # a bug here must not leave a file unanswered for ever
-                self._answers.put(Hashed(path, error=DropscribeError(f"cannot hash: {error!r}")))
+            reader = reader or self._reader()
+            self._answers.put(_answer(reader, *wanted))
             self._done()
 
     def _default_reader(self) -> Any:
         from dropscribe.audio.client import Reader  # numpy comes with it, and hashing is rare
 
         return Reader(self._settings)
+
+
+def _answer(reader: Any, path: bytes, check: Check | None) -> Hashed:
+    media: Any = None
+
+    def content_hash() -> str:
+        nonlocal media
+        media = reader.hash(path)
+        return str(media.content_hash)
+
+    try:
+        if check is not None:
+            restorable = check(content_hash)
+            return Hashed(path, media, restorable)
+        content_hash()
+        return Hashed(path, media)
+    except DropscribeError as error:
+        return Hashed(path, error=error)
+    except Exception as error:  # a bug here must not leave a file unanswered for ever
+        return Hashed(path, error=DropscribeError(f"cannot hash: {error!r}"))
 
 
 def _end(reader: Any) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from dropscribe.errors import DropscribeError, MediaError, SourceMissing, TransientError
+from dropscribe.errors import DropscribeError, MediaError, SourceChanged, SourceMissing, TransientError
 from dropscribe.jobs.database import transaction
-from dropscribe.jobs.records import KnownFile, printable
+from dropscribe.jobs.records import printable
 from dropscribe.watch import scan
+from dropscribe.watch.decision import decide
 from dropscribe.watch.eligibility import is_inside, plan
 from dropscribe.watch.hashing import Hasher
 from dropscribe.watch.observer import Mailbox
@@ -25,14 +26,13 @@ from dropscribe.watch.settle import Settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Literal
 
     from dropscribe.jobs.database import Database
     from dropscribe.jobs.queue import Queue
-    from dropscribe.settings import Settings
+    from dropscribe.jobs.records import KnownFile, Restorable
+    from dropscribe.settings import Settings, Watch
+    from dropscribe.watch.hashing import Check
     from dropscribe.watch.scan import Found
-
-    Decision = Literal["nothing", "queue", "compare"]
 
 log = structlog.get_logger("watch")
 
@@ -43,27 +43,11 @@ SOON_SECONDS = 1.0  # a scan that an event asked for waits this long for the nex
 RETRY_SECONDS = 5.0  # after the job log could not be written
 
 
-def decide(found: Found, row: KnownFile | None, inode: int | None) -> Decision:
-    """What a whole file means. ``row``: the newest of its path; ``inode``: the one seen at that path before, if any.
-
-    ``compare``: only the content can tell, and only then is it worth reading.
-    """
-    if row is None or row.state == "missing":
-        return "queue"
-    same = (row.size_bytes, row.mtime_ns) == (found.size, found.mtime_ns)
-    if same and inode in (None, found.inode):
-        return "nothing"
-    if row.state in ("queued", "running"):
-        return "nothing" if same else "queue"  # whoever reads it reads what is there, and notices a change meanwhile
-    if row.content_hash is not None and row.size_bytes == found.size:
-        return "compare"
-    return "nothing" if same else "queue"
-
-
 class Reconciler:
     """Watches all folders of the settings. Drive it by ``step`` (one thread only); ``mailbox`` takes hints from any.
 
-    ``queued`` is called after files were queued. ``observe=False``: no events, for ``--once``.
+    ``queued`` is called after files were queued. ``observe=False``: no events, for ``--once``. ``restorer`` tells
+    whether an unknown file may have a transcript of ours already, and gives the check that finds out.
     """
 
     def __init__(
@@ -79,6 +63,7 @@ class Reconciler:
         look: Callable[[bytes], Found | None] = scan.look,
         reader: Callable[[], Any] | None = None,
         observer_factory: Callable[[], Any] | None = None,
+        restorer: Callable[[Watch, bytes], Check | None] = lambda _watch, _path: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._db = db
@@ -88,6 +73,7 @@ class Reconciler:
         self._wall = wall
         self._look = look
         self._stopping = stopping
+        self._restorer = restorer
         self.mailbox = Mailbox()
         self.settle = Settle(clock, look)
         self.hasher = Hasher(settings.reader, self.mailbox.wake, reader)
@@ -237,8 +223,8 @@ class Reconciler:
         old = root.queued_inodes.get(found.signature)
         if old is None or old == found.path or not scan.is_gone(old):
             return None
-        known = self._known(old)
-        if known is None or known.state != "queued" or self._known(found.path) is not None:
+        known = self._queue.newest(old)
+        if known is None or known.state != "queued" or self._queue.newest(found.path) is not None:
             return None
         if not self._queue.move(known.id, found.path):
             return None
@@ -290,17 +276,23 @@ class Reconciler:
             missing=len(missing), errors=len(record.errors), seconds=round(root.pass_seconds, 3),
         )  # fmt: skip
 
-    def _leave(self, root: Root, found: Iterable[Found]) -> None:
-        """Files that were there before the very first start: noted as they are, so that a later change still counts."""
+    def _leave(self, root: Root, files: Iterable[Found]) -> None:
+        """Files that were there before the very first start: noted as they are, so that a later change still counts.
+
+        Those with a transcript of ours were there before a log that was lost: they come back as done.
+        """
         count = 0
         with transaction(self._db):
-            for file in found:
+            for file in files:
                 count += self._queue.enqueue(
                     root.id, file.path, file.size, file.mtime_ns, state="skipped", error_kind="preexisting",
                     error="it was there before the first start; `dropscribe jobs retry` takes it",
                 ) is not None  # fmt: skip
                 root.remember(file)
         log.info("left_existing", root=printable(root.path), files=count)
+        for file in files:
+            if (check := self._restorer(root.watch, file.path)) is not None:
+                self.hasher.ask(file.path, check)
 
     def _mark_missing(
         self, root: Root, record: scan.Pass, known: dict[bytes, KnownFile], present: set[bytes]
@@ -324,8 +316,9 @@ class Reconciler:
             return
         queued = 0
         try:
+            new = [found for found in whole if not self._may_restore(found)]
             with transaction(self._db):
-                for found in whole:
+                for found in new:
                     queued += self._take(found)
         except DropscribeError:
             for found in whole:  # wait for it again rather than trust that a scan comes by
@@ -335,12 +328,21 @@ class Reconciler:
         if queued:
             self._queued()
 
+    def _may_restore(self, found: Found) -> bool:
+        """Whether a file is new to the job log and looks transcribed; the hasher then finds out."""
+        root = self._owner(found.path)
+        if root is None or self._queue.newest(found.path) is not None:
+            return False
+        if (check := self._restorer(root.watch, found.path)) is not None:
+            self.hasher.ask(found.path, check)
+        return check is not None
+
     def _take(self, found: Found) -> bool:
         """One whole file, inside a transaction; True when it was queued."""
         root = self._owner(found.path)
         if root is None:
             return False
-        decision = decide(found, self._known(found.path), root.inodes.get(found.path))
+        decision = decide(found, self._queue.newest(found.path), root.inodes.get(found.path))
         if decision == "queue":
             return self._enqueue(root, found, None)
         if decision == "compare":
@@ -349,7 +351,13 @@ class Reconciler:
             root.remember(found)
         return False
 
-    def _enqueue(self, root: Root, found: Found, content_hash: str | None) -> bool:
+    def _enqueue(
+        self, root: Root, found: Found, content_hash: str | None, restorable: Restorable | None = None
+    ) -> bool:
+        if restorable and (job := self._queue.restore(root.id, found.path, found.size, found.mtime_ns, restorable)):
+            root.remember(found)
+            log.info("restored", job=job, path=printable(found.path))
+            return False
         job = self._queue.enqueue(root.id, found.path, found.size, found.mtime_ns, content_hash=content_hash)
         root.remember(found, queued=job is not None)
         if job is None:
@@ -359,32 +367,25 @@ class Reconciler:
 
     def _take_answers(self) -> None:
         """Hashed files: ``enqueue`` knows that equal content under a new signature is no news."""
+        queued = 0
         for answer in self.hasher.answers():
             root = self._owner(answer.path)
             if root is None or isinstance(answer.error, SourceMissing):
                 continue
-            if isinstance(answer.error, MediaError):  # the job will say so, with its own error
+            media, error = answer.media, answer.error
+            if media is not None:
+                found = scan.Found(answer.path, media.size_bytes, media.mtime_ns, media.inode)
+                queued += self._enqueue(root, found, media.content_hash, answer.restorable)
+            elif not isinstance(error, SourceChanged) and (
+                error is None or isinstance(error, MediaError) or self._queue.newest(answer.path) is None
+            ):  # the job will say what is wrong with it
                 found_now = self._look(answer.path)
-                if found_now is not None and self._enqueue(root, found_now, None):
-                    self._queued()
-                continue
-            if answer.error is not None:
-                log.info("not_hashed", path=printable(answer.path), error=str(answer.error))
+                queued += found_now is not None and self._enqueue(root, found_now, None)
+            else:
+                log.info("not_hashed", path=printable(answer.path), error=str(error))
                 self.settle.watch(answer.path, max(root.quiet, RETRY_SECONDS))  # changed or busy: all over again
-                continue
-            media = answer.media
-            found = scan.Found(answer.path, media.size_bytes, media.mtime_ns, media.inode)
-            if self._enqueue(root, found, media.content_hash):
-                self._queued()
-
-    def _known(self, path: bytes) -> KnownFile | None:
-        """The newest row of one path."""
-        rows = self._db.rows(
-            "SELECT id, state, size_bytes, mtime_ns, content_hash, claim_id, error_kind FROM jobs WHERE path_raw = ? "
-            "ORDER BY id DESC LIMIT 1",
-            (path,),
-        )
-        return KnownFile(**dict(rows[0])) if rows else None
+        if queued:
+            self._queued()
 
     def _waiting(self, root: Root) -> int:
         if len(self.roots) == 1:
