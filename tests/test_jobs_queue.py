@@ -174,14 +174,12 @@ def test_files_left_by_setting_are_noted_with_their_reason(queue: Queue) -> None
     assert not queue.due()
 
 
-def test_a_moved_file_keeps_its_row_unless_it_runs_or_the_name_is_taken(queue: Queue) -> None:
+def test_a_moved_file_keeps_its_row_unless_a_live_job_has_the_name(queue: Queue) -> None:
     job_id = put(queue, "a.wav")
     assert queue.move(job_id, b"/in/b.wav")
     assert row(queue, job_id)["path"] == "/in/b.wav"
     put(queue, "c.wav")
     assert not queue.move(job_id, b"/in/c.wav")
-    queue.claim("c", 2)
-    assert not queue.move(job_id, b"/in/d.wav")
 
 
 @pytest.mark.parametrize(
@@ -232,6 +230,26 @@ def test_a_job_that_waits_is_not_claimed_before_its_time(queue: Queue, clock: Cl
     assert queue.next_due_at() <= clock.at
     assert [job.id for job in queue.claim("c2", 1)] == [job_id]
     assert row(queue, job_id)["not_before"] is None
+
+
+def test_jobs_of_a_folder_that_is_away_wait_for_it(queue: Queue) -> None:
+    waiting = put(queue, "a.wav")
+    queue.root_scanned(1, state="away", error="is not there")
+    assert not queue.due()
+    assert queue.claim("c", 9) == []
+    queue.root_scanned(1)
+    assert queue.due()
+    assert [job.id for job in queue.claim("c", 9)] == [waiting]
+
+
+def test_a_file_renamed_while_it_runs_is_queued_again_under_its_new_name(queue: Queue) -> None:
+    put(queue, "a.wav")
+    (job,) = queue.claim("c", 1)
+    queue.save_segments(job, "k", [SegmentRow(0, 1000, "one", None, 1, "eos")])
+    assert queue.move(job.id, b"/in/b.wav")
+    assert queue.fail(job, SourceMissing("gone")) == "queued"
+    assert row(queue, job.id)["path_raw"] == b"/in/b.wav"
+    assert [saved.text for saved in queue.saved_segments(job.id, "k")] == ["one"]
 
 
 def test_a_suspect_runs_alone_and_behind_the_others(queue: Queue) -> None:

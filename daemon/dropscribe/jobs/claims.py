@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropscribe.errors import ClaimLost, DatabaseBusy, DatabaseReplaced, SchemaTooNew
 from dropscribe.jobs.database import transaction
-from dropscribe.jobs.records import Job, SegmentRow, iso, parse_iso
+from dropscribe.jobs.records import Job, SegmentRow, iso, parse_iso, pauses_from
 from dropscribe.jobs.retries import verdict
 from dropscribe.jobs.writer import Writer, assignments
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-# Whom the clock and the other rows allow to start now.
+# Whom the clock and the other rows allow to start now. What lies on a disk that is away is waited for, not "missing".
 _DUE = """state = 'queued' AND (not_before IS NULL OR not_before <= :now)
+  AND root_id NOT IN (SELECT id FROM roots WHERE state <> 'ok')
   AND NOT EXISTS (SELECT 1 FROM jobs r WHERE r.state = 'running' AND r.path_raw = jobs.path_raw)"""
 
 _ANY_DUE = f"SELECT 1 FROM jobs WHERE {_DUE} LIMIT 1"  # noqa: S608 - constants of this file
@@ -121,6 +122,8 @@ class Claims(Writer):
         outcome = verdict(error, job.attempts, job.error_kind)
         with transaction(self.db):
             self._hold(job)
+            if outcome.state == "missing" and self._moved(job):
+                return self._requeue(job.id)
             if outcome.state != "queued":
                 self._finish(job.id, outcome.state, outcome.error_kind, outcome.error, attempts=1)
                 return outcome.state
@@ -128,6 +131,10 @@ class Claims(Writer):
                 return self._requeue(job.id)
             not_before = iso(self.now() + timedelta(seconds=outcome.wait_seconds))
             return self._requeue(job.id, not_before=not_before, error=(outcome.error_kind, outcome.error), attempts=1)
+
+    def _moved(self, job: Job) -> bool:
+        """Whether the file got another name since the claim: it is gone from where it was, and not missing."""
+        return bool(self.db.rows("SELECT 1 FROM jobs WHERE id = ? AND path_raw <> ?", (job.id, job.path_raw)))
 
     def save_segments(self, job: Job, params_key: str, rows: Sequence[SegmentRow]) -> None:
         """Keep finished segments, in place of those of the same key that start inside them. Fenced.
@@ -146,8 +153,9 @@ class Claims(Writer):
             for row in rows:
                 self.db.execute(
                     """
-                    INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, language, tokens, finish_reason)
-                    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+                    INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, language, tokens, finish_reason,
+                      pauses)
+                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
                     """,
                     (
                         job.id,
@@ -158,6 +166,7 @@ class Claims(Writer):
                         row.language,
                         row.tokens,
                         row.finish_reason,
+                        None if row.pauses is None else json.dumps(row.pauses, separators=(",", ":")),
                     ),
                 )
 
@@ -165,12 +174,12 @@ class Claims(Writer):
         """What is finished of a job under ``params_key``, in order."""
         rows = self.db.rows(
             """
-            SELECT start_ms, end_ms, text, language, tokens, finish_reason FROM segments
+            SELECT start_ms, end_ms, text, language, tokens, finish_reason, pauses FROM segments
             WHERE job_id = ? AND params_key = ? ORDER BY start_ms
             """,
             (job_id, params_key),
         )
-        return [SegmentRow(*row) for row in rows]
+        return [SegmentRow(*columns, pauses_from(pauses)) for *columns, pauses in rows]
 
     def finish_fields(
         self,
@@ -181,6 +190,7 @@ class Claims(Writer):
         model: str | None,
         params_key: str,
         audio_seconds: float | None,
+        revision: str | None = None,
         batch_id: int | None = None,
         warnings: Sequence[str] = (),
         transcript_path: str | None = None,
@@ -201,14 +211,15 @@ class Claims(Writer):
                 """
                 UPDATE jobs SET state = 'done', claim_id = NULL, finished_at = :at,
                   attempts = attempts + 1, suspect = 0,
-                  text = :text, language = :language, model = :model, params_key = :params_key, batch_id = :batch_id,
+                  text = :text, language = :language, model = :model, revision = :revision, params_key = :params_key,
+                  batch_id = :batch_id,
                   audio_seconds = coalesce(:audio_seconds, audio_seconds), warnings = :warnings,
                   transcript_path = :transcript_path, reused_from = :reused_from, error_kind = NULL, error = NULL
                 WHERE id = :id
                 """,
                 {
                     "id": job.id, "at": self._time(), "text": text, "language": language, "model": model,
-                    "params_key": params_key, "batch_id": batch_id, "audio_seconds": audio_seconds,
+                    "revision": revision, "params_key": params_key, "batch_id": batch_id, "audio_seconds": audio_seconds,
                     "warnings": json.dumps(list(warnings)), "transcript_path": transcript_path,
                     "reused_from": reused_from,
                 },

@@ -134,12 +134,15 @@ class Intake(Writer):
             self.db.execute("UPDATE jobs SET size_bytes = ?, mtime_ns = ? WHERE id = ?", (size_bytes, mtime_ns, job_id))
 
     def move(self, job_id: int, path_raw: bytes, *, root_id: int | None = None) -> bool:
-        """The file of a job that is not running has a new name. False when it runs, or a live job has that name."""
+        """The file of a job has a new name. False when a live job has that name already.
+
+        Whoever runs it finds the old name gone; ``fail`` then queues it again instead of calling it missing.
+        """
         with transaction(self.db):
             moved = self.db.execute(
                 """
                 UPDATE jobs SET path_raw = :raw, path = :path, root_id = coalesce(:root, root_id)
-                WHERE id = :id AND state <> 'running' AND NOT EXISTS (
+                WHERE id = :id AND NOT EXISTS (
                   SELECT 1 FROM jobs o WHERE o.path_raw = :raw AND o.id <> :id AND o.state IN ('queued', 'running'))
                 """,
                 {"id": job_id, "raw": path_raw, "path": printable(path_raw), "root": root_id},
