@@ -120,7 +120,7 @@ def _outcome(
         text=transcript.text,
         language=transcript.language,
         segments=transcript.rows,
-        tokens=tuple(file.tokens),
+        tokens=file.tokens,
         warnings=transcript.warnings,
         document=document,
         **common,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ class File:
     request: Request
     media: Media | None = None
     drained: Drained | None = None
+    pauses: list[tuple[int, int]] = field(default_factory=list)  # measured in what was handed out, in order
     planned: int = 0  # segments handed out
     finished: int = 0  # of those, how many have come back
     ended: bool = False  # nothing more will be handed out
@@ -50,7 +52,7 @@ class File:
     dropped: bool = False  # set by the consumer: whatever still comes back is not wanted
     gave_way: bool = False  # stopped before its end to let others go first
     rows: list[SegmentRow] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    parts: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # start_ms, token ids; as they came back
     timing: RowTiming = field(default_factory=RowTiming)
     decoded_seconds: float = 0.0
     warnings: set[str] = field(default_factory=set)
@@ -60,16 +62,22 @@ class File:
         """Everything that was handed out has come back, and nothing more will be."""
         return self.ended and self.finished == self.planned
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The token ids of the whole file in the order they are spoken, whatever order its segments came back in."""
+        return tuple(token for _, part in sorted(self.parts) for token in part)
+
     def add(self, result: Result) -> list[SegmentRow]:
         """Take a result in; returns its rows."""
         rows = [
-            SegmentRow(p.start_ms, p.end_ms, p.text, p.language, len(p.token_ids), p.finish_reason)
+            SegmentRow(p.start_ms, p.end_ms, p.text, p.language, len(p.token_ids), p.finish_reason,
+                       _inside(self.pauses, p.start_ms, p.end_ms))
             for p in result.parts
-        ]
+        ]  # fmt: skip
         self.finished += 1
         self.rows += rows
         for part in result.parts:
-            self.tokens += part.token_ids
+            self.parts.append((part.start_ms, part.token_ids))
         self.timing.add(result.timing)
         self.decoded_seconds += result.segment.seconds
         self.warnings |= set(result.warnings)
@@ -135,10 +143,18 @@ class Feed:
             first = False
             self._seconds += len(piece.samples) / 16_000
             file.planned += 1
+            file.pauses += piece.pauses
             yield Segment(file, piece.samples, piece.start_ms, silent=piece.silent, request=file.request)
         file.drained = stream.drained
         if stream.drained is not None:
             file.warnings |= set(stream.drained.warnings)
+
+
+def _inside(pauses: Sequence[tuple[int, int]], start_ms: int, end_ms: int) -> tuple[tuple[int, int], ...]:
+    """The pauses between two times; one that goes on beyond either ends there."""
+    first = bisect_right(pauses, start_ms, key=lambda pause: pause[1])
+    last = bisect_left(pauses, end_ms, key=lambda pause: pause[0])
+    return tuple((max(a, start_ms), min(b, end_ms)) for a, b in pauses[first:last])
 
 
 def _covered(piece: Piece, done: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
