@@ -269,6 +269,7 @@ class Batch:
             "text": transcript.text,
             "language": transcript.language,
             "model": engine.model.name,
+            "revision": engine.model.revision,
             "params_key": work.params_key,
             "audio_seconds": transcript.seconds,
             "batch_id": self.batch_id,

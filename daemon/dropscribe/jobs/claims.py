@@ -179,7 +179,7 @@ class Claims(Writer):
             """,
             (job_id, params_key),
         )
-        return [SegmentRow(*columns, pauses_from(pauses)) for *columns, pauses in rows]
+        return [SegmentRow(**{**dict(row), "pauses": pauses_from(row["pauses"])}) for row in rows]
 
     def finish_fields(
         self,
@@ -219,7 +219,8 @@ class Claims(Writer):
                 """,
                 {
                     "id": job.id, "at": self._time(), "text": text, "language": language, "model": model,
-                    "revision": revision, "params_key": params_key, "batch_id": batch_id, "audio_seconds": audio_seconds,
+                    "revision": revision, "params_key": params_key, "batch_id": batch_id,
+                    "audio_seconds": audio_seconds,
                     "warnings": json.dumps(list(warnings)), "transcript_path": transcript_path,
                     "reused_from": reused_from,
                 },

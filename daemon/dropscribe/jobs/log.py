@@ -12,7 +12,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from dropscribe.jobs.database import connect_readonly
-from dropscribe.jobs.records import FINISHED, STATES, printable
+from dropscribe.jobs.records import FINISHED, STATES, pauses_from, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,13 +95,13 @@ def segments(conn: sqlite3.Connection, job_id: int) -> list[Row]:
     A job that is not done yet shows what is finished so far.
     """
     query = """
-        SELECT s.start_ms, s.end_ms, s.text, s.language, s.tokens, s.finish_reason
+        SELECT s.start_ms, s.end_ms, s.text, s.language, s.tokens, s.finish_reason, s.pauses
         FROM jobs j JOIN segments s ON s.job_id = coalesce(j.reused_from, j.id)
         WHERE j.id = ? AND s.params_key = CASE WHEN j.state = 'done' THEN j.params_key
           ELSE (SELECT params_key FROM segments WHERE job_id = j.id ORDER BY id DESC LIMIT 1) END
         ORDER BY s.start_ms
         """
-    return fetch(conn, query, (job_id,))
+    return [{**row, "pauses": pauses_from(row["pauses"])} for row in fetch(conn, query, (job_id,))]
 
 
 def timings(conn: sqlite3.Connection, job_id: int) -> list[Row]:

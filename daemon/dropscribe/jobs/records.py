@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ STATES = ("queued", "running", *FINISHED)
 FINISH_REASONS = ("eos", "length", "loop", "silence")
 
 # The migrations of schema.py by name, so that the read side can judge a file without importing sqlite-utils.
-MIGRATIONS = ("m001_job_log",)
+MIGRATIONS = ("m001_job_log", "m002_pauses_and_revision")
 
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -51,7 +52,10 @@ class KnownFile(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentRow:
-    """One finished segment; times in milliseconds from the start of the file."""
+    """One finished segment; times in milliseconds from the start of the file.
+
+    ``pauses`` are those the reader measured inside it, as (start, end); None where that was not kept.
+    """
 
     start_ms: int
     end_ms: int
@@ -59,6 +63,7 @@ class SegmentRow:
     language: str | None
     tokens: int
     finish_reason: str
+    pauses: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,11 @@ def iso(moment: datetime) -> str:
 def parse_iso(text: str) -> datetime:
     """The reverse of ``iso``."""
     return datetime.fromisoformat(text)
+
+
+def pauses_from(stored: str | None) -> tuple[tuple[int, int], ...] | None:
+    """The pauses of a segment as the job log stores them (a JSON array of pairs)."""
+    return None if stored is None else tuple((int(start), int(end)) for start, end in json.loads(stored))
 
 
 def printable(path_raw: bytes) -> str:

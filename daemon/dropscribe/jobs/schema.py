@@ -230,3 +230,10 @@ def m001_job_log(db: Database) -> None:
     for statement in (*tables, *_INDEXES, *_SEARCH, *_VIEWS):
         db.execute(statement)
     db.execute("INSERT INTO service (id) VALUES (1)")
+
+
+@migrations()
+def m002_pauses_and_revision(db: Database) -> None:
+    """What subtitles are cut at, and which version of the model said it: so that a transcript can be made anew."""
+    db.execute("ALTER TABLE segments ADD COLUMN pauses TEXT CHECK (json_type(pauses) = 'array')")
+    db.execute("ALTER TABLE jobs ADD COLUMN revision TEXT")
