@@ -17,6 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from dropscribe.asr import decoders, guards
+from dropscribe.asr.batched import batched
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import SAMPLE_RATE, log_mel
 from dropscribe.asr.prefill import embed, prefill
@@ -155,6 +156,8 @@ class Recognizer:
             return decoders.serial(text, line, timing, sampler=sampler, pulse=line.pulse)
         if decoder == "bulk-sync":
             return decoders.bulk_sync(text, line, timing, slots=slots, kv_budget=kv_budget, pulse=line.pulse)
+        if decoder == "batched":
+            return batched(text, line, timing, slots=slots, kv_budget=kv_budget, pulse=line.pulse)
         raise ValueError(f"no such decoder: {decoder!r}; choose 'bulk-sync' or 'serial'")
 
     def _results(self, rows: Iterator[decoders.Row], line: _Line, timing: BatchTiming) -> Iterator[Result]:
@@ -193,8 +196,12 @@ class Recognizer:
         if guards.echoes_context(text, request.context):
             pending.warnings.add("context_echo")
             pieces, request = [(ready.start_ms, ready.samples)], Request(language=request.language)
-        elif row.finish_reason == "loop" and (halves := _halves(ready)):
-            pieces = [(half.start_ms, half.samples) for half in halves]
+        elif row.finish_reason == "loop":
+            halves = _halves(ready)
+            pieces = [(half.start_ms, half.samples) for half in halves if not half.silent]
+            if len(halves) < 2 or not pieces:
+                return False  # the same samples would loop again
+            pending.parts += [Part(h.start_ms, h.end_ms, "", None, "silence", ()) for h in halves if h.silent]
         else:
             return False
         pending.second_try = True
