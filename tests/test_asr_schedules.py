@@ -111,7 +111,7 @@ def test_a_copy_of_a_row_is_untouched_by_decoding_another() -> None:
 def test_bulk_sync_waits_for_the_device_once_a_step_and_never_by_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     drains: list[int] = []
-    read, evaluate = decoders._read, mx.eval
+    read, evaluate = decoders.read, mx.eval
     hidden: list[str] = []
 
     def counted(tokens: mx.array) -> list[int]:
@@ -125,7 +125,7 @@ def test_bulk_sync_waits_for_the_device_once_a_step_and_never_by_another_way(mon
     rows = [member.row(at, model_named("tiny").eos) for at, member in enumerate(pool("tiny")[:7])]
     for name in original:
         monkeypatch.setattr(mx.array, name, lambda self, *_a, name=name, **_k: hidden.append(name))
-    monkeypatch.setattr(decoders, "_read", counted)
+    monkeypatch.setattr(decoders, "read", counted)
     monkeypatch.setattr(decoders.mx, "eval", lambda *what: (drains.append(len(what)), evaluate(*what)))
 
     timing, line = BatchTiming(), FakeLine(rows, late=[0, 0, 0, 2, 0, 3, 0])

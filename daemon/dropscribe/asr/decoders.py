@@ -87,19 +87,19 @@ def serial(
     step = greedy_step(decoder) if sampler is None else _sampling_step(decoder, sampler)
     while line.peek(wait=True) is not None:
         row = line.next()
-        row.take(_read(row.token)[0])
+        row.take(read(row.token)[0])
         timing.steps += 1
         timing.syncs += 1
-        _share(timing, [row], 0.0)
+        share(timing, [row], 0.0)
         while row.finish_reason is None:
             pulse()
             started = time.perf_counter()
             row.stage(step)
-            row.take(_read(row.token)[0])
+            row.take(read(row.token)[0])
             timing.steps += 1
             timing.syncs += 1
             timing.forwards += 1
-            _share(timing, [row], time.perf_counter() - started)
+            share(timing, [row], time.perf_counter() - started)
         yield row
 
 
@@ -124,9 +124,9 @@ def bulk_sync(
     unread: mx.array | None = None  # [B, 1]: computed or on its way, not yet seen by the host
     while True:
         admitted = False
-        while _another_fits(line, live, slots, kv_budget):
+        while another_fits(line, live, slots, kv_budget):
             if unread is not None and not admitted:
-                _drain(unread, live, timing)
+                drain(unread, live, timing)
             live.append(line.next())
             admitted = True
         if not live:
@@ -140,13 +140,13 @@ def bulk_sync(
             row.stage(step)
         ahead = mx.concatenate([row.token for row in live])
         mx.async_eval(ahead)  # type: ignore[no-untyped-call]
-        for row, token in zip(staged, _read(unread), strict=True):  # the one sync of this step
+        for row, token in zip(staged, read(unread), strict=True):  # the one sync of this step
             if row.finish_reason is None:
                 row.take(token)
         timing.steps += 1
         timing.syncs += 1
         timing.forwards += len(live)
-        _share(timing, live, time.perf_counter() - started)
+        share(timing, live, time.perf_counter() - started)
         staged, unread = live, ahead
         live = [row for row in staged if row.finish_reason is None]
         for row in staged:
@@ -157,7 +157,7 @@ def bulk_sync(
             unread = None  # nothing but look-ahead of ended rows
 
 
-def _another_fits(line: Line, live: list[Row], slots: int, kv_budget: int) -> bool:
+def another_fits(line: Line, live: list[Row], slots: int, kv_budget: int) -> bool:
     """Whether the next row can be taken now; waits for one only when nothing else could be done."""
     if len(live) >= slots:
         return False
@@ -165,19 +165,19 @@ def _another_fits(line: Line, live: list[Row], slots: int, kv_budget: int) -> bo
     return need is not None and (not live or need <= kv_budget - sum(row.kv_tokens for row in live))
 
 
-def _read(tokens: mx.array) -> list[int]:
+def read(tokens: mx.array) -> list[int]:
     """``tokens [B, 1]`` as the host sees them; waits until they are computed."""
     return [int(token) for token in np.array(tokens)[:, 0]]
 
 
-def _drain(unread: mx.array, live: list[Row], timing: BatchTiming) -> None:
+def drain(unread: mx.array, live: list[Row], timing: BatchTiming) -> None:
     """Let the staged step finish where its seconds belong, before an encoder pass queues up behind it."""
     started = time.perf_counter()
     mx.eval(unread)
-    _share(timing, live, time.perf_counter() - started)
+    share(timing, live, time.perf_counter() - started)
 
 
-def _share(timing: BatchTiming, rows: list[Row], seconds: float) -> None:
+def share(timing: BatchTiming, rows: list[Row], seconds: float) -> None:
     """Divide a step's seconds equally among the rows that were live in it, and note the tokens they have by now."""
     timing.decode_s += seconds
     for row in rows:

@@ -7,7 +7,7 @@ stored ``[in, out]``, which MLX's CPU product reads about twice as fast for the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -180,7 +180,7 @@ class Layer:
         return norms + [a for m in (self.qkv, self.out, self.gate_up, self.down) for a in m.arrays()]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TextDecoder:
     """The Qwen3 text decoder: embedding, layers, final norm, vocabulary head."""
 
@@ -190,6 +190,9 @@ class TextDecoder:
     norm: mx.array  # [D]
     head: Dense | Quantized | None  # None: tied to the embedding
     dtype: mx.Dtype  # of hidden states, keys and values
+    compiled: dict[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # steps, traced once a model and not once a batch
 
     @classmethod
     def of(cls, model: Any, *, rows_first: bool) -> TextDecoder:

@@ -55,8 +55,12 @@ class SlotState:
         return int(self.keys[0].shape[2])
 
     def grow(self) -> None:
-        """Lengthen the blocks if the next position has no room; what they hold keeps its bits."""
-        more = block_length(self.length) - self.block
+        """Lengthen the blocks if the next position has no room."""
+        self.lengthen(block_length(self.length))
+
+    def lengthen(self, block: int) -> None:
+        """Make the blocks at least ``block`` positions long; what they hold keeps its bits."""
+        more = block - self.block
         if more > 0:
             self.keys = [_longer(k, more) for k in self.keys]
             self.values = [_longer(v, more) for v in self.values]
@@ -72,7 +76,7 @@ def logits_step(decoder: TextDecoder) -> Step:
     def step(tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]) -> State:
         return _step(decoder, tokens, offsets, keys, values)
 
-    return mx.compile(step)
+    return _compiled(decoder, "logits", step)
 
 
 def greedy_step(decoder: TextDecoder) -> Step:
@@ -82,7 +86,13 @@ def greedy_step(decoder: TextDecoder) -> Step:
         logits, offsets, keys, values = _step(decoder, tokens, offsets, keys, values)
         return most_likely(logits), offsets, keys, values
 
-    return mx.compile(step)
+    return _compiled(decoder, "greedy", step)
+
+
+def _compiled(decoder: TextDecoder, name: str, step: Step) -> Step:
+    if name not in decoder.compiled:
+        decoder.compiled[name] = mx.compile(step)
+    return decoder.compiled[name]  # type: ignore[no-any-return]
 
 
 def most_likely(logits: mx.array) -> mx.array:
@@ -101,7 +111,7 @@ def _step(
     new_values: list[mx.array] = []
 
     def store(block: mx.array, new: mx.array) -> mx.array:
-        # One slot writes in place; several write at different positions, each over its whole block.
+        # One slot writes in place; several write at different positions: each over its whole block, as one operation.
         return mx.slice_update(block, new, offsets, axes=(2,)) if slots == 1 else mx.where(here, new, block)
 
     def attend(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
