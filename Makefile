@@ -10,13 +10,14 @@ EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := pyproject.toml README.md LICENSE $(shell find daemon config launchd -type f ! -name '*.pyc' ! -name '.*' 2>/dev/null | sed 's/ /\\ /g')
 
-.PHONY: help demo test lint typecheck contract check dist clean
+.PHONY: help demo test lint typecheck contract check ui-shot dist clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       set up and run the whole path on the bundled samples"
 	@echo "make test       set up and run the test suite against the installed package"
 	@echo "make check      test, lint, typecheck and contract: what CI runs"
+	@echo "make ui-shot    dropscribe ui in a real browser, with pictures (skipped where there is none)"
 	@echo "make dist       the wheel and the source archive, in dist/"
 	@echo "make clean      remove .venv and what the tools left"
 
@@ -43,11 +44,15 @@ contract: $(VENV)/.installed $(VENV)/.tools
 
 check: test lint typecheck contract
 
+ui-shot: $(VENV)/.installed $(VENV)/.tools
+	@echo "==> Looking at dropscribe ui with a headless browser: pictures in ui-shots/"
+	@$(BIN)/python tools/ui_shot.py
+
 dist: $(VENV)/.tools
 	@$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) dist build ui-shots .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Questions to the job log: ``search`` and ``stats``. Both load nothing but sqlite3, so that they answer at once."""
+"""Questions to the job log: ``search``, ``stats`` and ``ui``. The first two load nothing but sqlite3."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dropscribe.cli_common import (
     JsonOption,
     job_log,
     like_a_filter,
+    load,
     print_line,
     print_records,
     say,
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     """Put the commands of this module under ``app``."""
     app.command("search")(search)
     app.command("stats")(stats)
+    app.command("ui")(ui)
 
 
 def search(
@@ -100,6 +102,25 @@ def stats(
         print_line(to_json(found))
     elif found is not None:
         _show_stats(found)
+
+
+def ui(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: any that is free.")] = 8001,
+    *,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Show the job log in a browser, read-only, on this machine only, until Ctrl-C. Needs the extra `ui`."""
+    from dropscribe.ui import serve
+
+    def said(address: str) -> None:
+        print_line(address)
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve(load(config).database, port, said)
 
 
 def _show_stats(found: Mapping[str, Any]) -> None:
