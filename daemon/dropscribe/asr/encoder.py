@@ -177,7 +177,12 @@ class Encoder:
             )
             mask = mx.array(np.where(np.arange(window) < held[:, None], 0.0, _MASKED), dtype=self.dtype)
             return self._transform(x, mask[:, None, None, :]).reshape(WINDOWS_PER_PASS * window, -1)[:valid]
-        x = self._convolve(stack).reshape(chunks * self.positions, -1)[:valid]
+        # A window's chunks at a time: the convolutions are the widest part, and chunks do not see each other.
+        pieces = []
+        for at in range(0, chunks, self.chunks_per_window):
+            pieces.append(self._convolve(stack[at : at + self.chunks_per_window]))
+            mx.eval(pieces[-1])
+        x = mx.concatenate(pieces).reshape(chunks * self.positions, -1)[:valid]
         full = valid // window
         parts = []
         if full:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from dropscribe.asr.model import Model
 
 FinishReason = Literal["eos", "length", "loop", "silence"]
-CACHE_LIMIT_BYTES = 512 * 1024 * 1024  # of MLX's buffer cache, which otherwise grows with every new length
+# Of MLX's buffer cache, which otherwise grows with every new length. On the CPU it is ordinary memory and saves little.
+CACHE_LIMIT_BYTES = {"cpu": 128 * 1024 * 1024, "gpu": 512 * 1024 * 1024}
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Recognizer:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        mx.set_cache_limit(CACHE_LIMIT_BYTES)
+        mx.set_cache_limit(CACHE_LIMIT_BYTES["cpu" if mx.default_device().type == mx.DeviceType.cpu else "gpu"])
 
     def transcribe(
         self,

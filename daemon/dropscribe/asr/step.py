@@ -71,7 +71,10 @@ def _longer(block: mx.array, more: int) -> mx.array:
 
 
 def logits_step(decoder: TextDecoder) -> Step:
-    """``step(tokens [S, 1], offsets [S], keys, values) → (logits [S, V], offsets + 1, keys, values)``, compiled."""
+    """``step(tokens [S, 1], offsets [S], keys, values) → (logits [S, V], offsets + 1, keys, values)``, compiled.
+
+    Every offset must lie inside the block: with one slot MLX writes where it is told, also past the end.
+    """
 
     def step(tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]) -> State:
         return _step(decoder, tokens, offsets, keys, values)
