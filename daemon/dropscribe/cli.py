@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscribe import __version__, cli_ask, cli_jobs, settings, tables
+from dropscribe import __version__, cli_ask, cli_jobs, cli_service, settings, tables
 from dropscribe.cli_common import (
     ConfigOption,
     JsonLinesOption,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Drop audio into a folder; find the transcript beside it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -45,6 +44,7 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 cli_jobs.register(app)
 cli_ask.register(app)
+cli_service.register(app, config_app)
 
 
 def main() -> None:
@@ -81,8 +81,17 @@ def run(
     config: ConfigOption = None,
     model: ModelOption = None,
     once: Annotated[bool, typer.Option("--once", help="Do what is there, then leave.")] = False,
+    service: Annotated[
+        bool, typer.Option("--service", help="As a service manager starts it: own log, gives up by itself.")
+    ] = False,
 ) -> None:
     """Watch the folders and transcribe what is dropped into them, until stopped."""
+    if once and service:
+        raise typer.BadParameter("--once and --service exclude each other")
+    if service:
+        from dropscribe.service.daemon import run_as_service
+
+        raise typer.Exit(run_as_service(lambda: load(config, model)))
     loaded = load(config, model).for_watching()
     from dropscribe import supervisor
 

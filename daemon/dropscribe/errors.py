@@ -5,6 +5,7 @@
     DropscribeError
     ├── ConfigError            config             a setting is wrong; names file, key and remedy
     ├── AlreadyRunning         already_running    another process holds the instance lock
+    ├── ServiceError           service            launchd or systemd is not there, or refused
     ├── ModelError
     │   ├── ModelUnavailable   model_missing      not cached and not reachable: wait, then try again
     │   └── ModelInvalid       model_invalid      files are there but are not a usable Qwen3-ASR
@@ -53,6 +54,10 @@ class ConfigError(DropscribeError, kind="config"):
 
 class AlreadyRunning(DropscribeError, kind="already_running"):
     """Another dropscribe holds the instance lock."""
+
+
+class ServiceError(DropscribeError, kind="service"):
+    """The service manager is not there, or refused; the message says what to do instead."""
 
 
 class ModelError(DropscribeError, kind="model"):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dropscribe import logs
+from dropscribe.awake import Awake
 from dropscribe.errors import (
     DatabaseReplaced,
     DropscribeError,
@@ -79,6 +80,7 @@ class Supervisor:
         limit: Callable[[int, float | None], float] = silence_limit,
         crash_delays: tuple[float, float] = CRASH_DELAYS,
         model_delays: tuple[float, float] = MODEL_DELAYS,
+        awake: Awake | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -104,6 +106,7 @@ class Supervisor:
         self._paused = False
         self._checkpoint_at = 0.0
         self._swept = False
+        self._awake = awake or Awake()
 
     def stop(self) -> None:
         """Leave within ten seconds; told twice, at once."""
@@ -182,6 +185,7 @@ class Supervisor:
                     raise DatabaseReplaced("the intake lost the job log; it is opened anew")
                 self._look()
                 self._mind_worker()
+                self._mind_sleep()
                 self._keep_service_row()
                 self._tidy()
                 if self._once and (code := self._finished(started_at)) is not None:
@@ -204,6 +208,7 @@ class Supervisor:
         began = self._stopping if self._stopping is not None else self._clock()
         self._intake.stop()
         self._end_worker(began + LEAVE_SECONDS)
+        self._awake.release()
         self._intake.join(2.0)
         try:
             if not replaced:
@@ -261,6 +266,14 @@ class Supervisor:
                 worker.kill(why)
         elif self._due and not self._paused and self._clock() >= self._start_at:
             self._start_worker()
+
+    def _mind_sleep(self) -> None:
+        """The machine stays awake from a claim until nothing is done or due, or nobody is there to do it."""
+        worker = self._worker
+        if worker is not None and worker.busy:
+            self._awake.hold()
+        elif worker is None or not self._due:
+            self._awake.release()
 
     def _start_worker(self) -> None:
         try:

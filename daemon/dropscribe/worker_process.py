@@ -116,6 +116,11 @@ class WorkerProcess:
             case "problem":
                 self.problem = (str(event.get("error_kind", "internal")), str(event.get("message", "")))
 
+    @property
+    def busy(self) -> bool:
+        """It holds jobs."""
+        return bool(self._jobs)
+
     def hangs(self, *, due: bool) -> str | None:
         """Why this worker must be taken for hanging, if so. ``due``: there are jobs it could claim."""
         silent = self._clock() - self.heard_at
