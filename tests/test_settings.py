@@ -50,7 +50,7 @@ def test_without_any_layer_the_defaults_hold(tmp_path: Path) -> None:
     assert settings == Settings()
     assert settings.model == DEFAULT_MODEL
     assert settings.watch == ()
-    assert settings.decode.slots == 6
+    assert settings.decode.most_rows is None
     assert tmp_path in settings.database.parents
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dropscribe.asr.model import Model
+    from dropscribe.asr.plan import Plan
     from dropscribe.jobs.records import SegmentRow
     from dropscribe.pipeline import File
     from dropscribe.settings import Settings
@@ -63,26 +64,27 @@ def transcribe_batch(
     on_progress: Callable[[str, float], None] | None = None,
     waiting_for: Callable[[str], None] = lambda _holder: None,
 ) -> Iterator[FileResult]:
-    """Transcribe ``paths`` in batches of up to 4 × ``batch_size`` files; results come batch by batch, in order.
+    """Transcribe ``paths`` in batches of up to 4 files a row side by side; results come batch by batch, in order.
 
     ``on_progress(file, seconds)`` is told of every finished segment. Raises ``ModelError`` and ``ConfigError``; what is
     wrong with a file is in its result.
     """
-    decode = settings.decode
-    slots = decode.slots if batch_size is None else batch_size
     with GpuLock("dropscribe transcribe-batch", waiting_for=waiting_for), Reader(settings.reader) as reader:
         model = load(settings.model)
         request = pipeline.request_for(language, context, model)
+        plan = pipeline.plan_for(settings, model, decoder=decoder, batch_size=batch_size)
         recognizer = Recognizer(model)
-        for at in range(0, len(paths), 4 * slots):
-            files = [pipeline.File(str(p), os.fsencode(p), request) for p in paths[at : at + 4 * slots]]
+        for at in range(0, len(paths), 4 * plan.slots):
+            files = [pipeline.File(str(p), os.fsencode(p), request) for p in paths[at : at + 4 * plan.slots]]
             timing, started = BatchTiming(), time.perf_counter()
             feed = pipeline.Feed(reader, files, max_segment_seconds=pipeline.longest_segment(settings, model))
             results = recognizer.transcribe(
                 feed.segments(),
-                decoder=decoder or decode.decoder,
-                slots=slots,
-                kv_budget=decode.kv_budget,
+                decoder=plan.decoder,
+                slots=plan.slots,
+                block_classes=plan.block_classes,
+                may_narrow=plan.as_serial,
+                kv_budget=settings.decode.kv_budget,
                 options=pipeline.options_of(settings),
                 timing=timing,
             )
@@ -92,14 +94,11 @@ def transcribe_batch(
                     if on_progress is not None:
                         on_progress(result.segment.key.key, result.segment.seconds)
             wall = time.perf_counter() - started
-            schedule = pipeline.schedule_of(settings, decoder)
             for file in files:
-                yield _outcome(file, settings, model, schedule, wall=wall, audio=timing.audio_seconds, slots=slots)
+                yield _outcome(file, settings, model, plan, wall=wall, audio=timing.audio_seconds)
 
 
-def _outcome(
-    file: File, settings: Settings, model: Model, schedule: str, *, wall: float, audio: float, slots: int
-) -> FileResult:
+def _outcome(file: File, settings: Settings, model: Model, plan: Plan, *, wall: float, audio: float) -> FileResult:
     record = pipeline.timing_record(file)
     seconds = file.drained.seconds if file.drained else None
     common = {
@@ -109,13 +108,13 @@ def _outcome(
         "duration": seconds,
         "batch_time": wall,
         "batch_rtf": wall / audio if audio else None,
-        "batch_size": slots,
+        "batch_size": plan.slots,
     }
     if file.error is not None or file.media is None:
         kind = file.error.error_kind if isinstance(file.error, DropscribeError) else "internal"
         return FileResult(text=None, language=None, error_kind=kind, error=str(file.error), **common)
     transcript = pipeline.assemble(file.rows, seconds or 0.0, file.warnings)
-    document = pipeline.document(file, transcript, model, decoder=schedule, settings=settings, timing=record)
+    document = pipeline.document(file, transcript, model, plan=plan, settings=settings, timing=record)
     return FileResult(
         text=transcript.text,
         language=transcript.language,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dropscribe.asr.model import Model
+    from dropscribe.asr.plan import Plan
     from dropscribe.asr.recognizer import Recognizer, Result
     from dropscribe.audio.client import Reader
     from dropscribe.jobs.database import Database
@@ -46,6 +47,7 @@ class Engine:
     queue: Queue
     recognizer: Recognizer
     model: Model
+    plan: Plan
     reader: Reader
     folders: dict[int, Watch]  # by root id
     emit: Callable[..., None]
@@ -85,7 +87,7 @@ class Batch:
         """
         engine, started = self.engine, time.perf_counter()
         self.batch_id = engine.queue.open_batch(
-            self.claim_id, decoder=self._decoder(), slots=engine.settings.decode.slots,
+            self.claim_id, decoder=engine.plan.decoder, slots=engine.plan.slots,
             model=engine.model.name, device=engine.model.device,
         )  # fmt: skip
         self._works = [self._work(job) for job in self.jobs]
@@ -111,15 +113,13 @@ class Batch:
         settings, model = self.engine.settings, self.engine.model
         watch = self.engine.folders[job.root_id]
         request = pipeline.request_for(watch.language, watch.context, model)
-        longest = pipeline.longest_segment(settings, model)
-        key = pipeline.params_key(model.revision, request, pipeline.options_of(settings), longest)
+        key = pipeline.params_key(settings, model, request, self.engine.plan)
         work = _Work(job, watch, key, pipeline.File(None, job.path_raw, request))
         work.file.key = work
         return work
 
     def _decode(self) -> None:
         engine = self.engine
-        decode = engine.settings.decode
         feed = pipeline.Feed(
             engine.reader,
             [work.file for work in self._works],
@@ -130,9 +130,11 @@ class Batch:
         )
         results = engine.recognizer.transcribe(
             feed.segments(),
-            decoder=self._decoder(),
-            slots=decode.slots,
-            kv_budget=decode.kv_budget,
+            decoder=engine.plan.decoder,
+            slots=engine.plan.slots,
+            block_classes=engine.plan.block_classes,
+            may_narrow=engine.plan.as_serial,
+            kv_budget=engine.settings.decode.kv_budget,
             options=pipeline.options_of(engine.settings),
             timing=self.timing,
             pulse=engine.pulse,
@@ -145,9 +147,6 @@ class Batch:
         for work in self._works:
             if work.twin_here is not None:
                 self._settle_twin_here(work)
-
-    def _decoder(self) -> str:
-        return pipeline.schedule_of(self.engine.settings)
 
     # -- in the thread that reads ahead ------------------------------------------------------------------------------
 
@@ -263,7 +262,7 @@ class Batch:
         engine, job = self.engine, work.job
         record = pipeline.timing_record(work.file)
         document = pipeline.document(
-            work.file, transcript, engine.model, decoder=self._decoder(), settings=engine.settings, timing=record
+            work.file, transcript, engine.model, plan=engine.plan, settings=engine.settings, timing=record
         )
         finish = {
             "text": transcript.text,

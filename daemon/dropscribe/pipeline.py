@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.prompt import Request, language_name
 from dropscribe.asr.recognizer import Segment
 from dropscribe.asr.sampling import Options
@@ -206,9 +207,30 @@ def request_for(language: str | None, context: str | None, model: Model) -> Requ
     return Request(language_name(language, model.languages), context)
 
 
-def schedule_of(settings: Settings, decoder: str | None = None) -> str:
-    """The decoder that runs: the one named, else the setting's; serial when tokens are sampled."""
-    return (decoder or settings.decode.decoder) if options_of(settings).greedy else "serial"
+def plan_for(
+    settings: Settings,
+    model: Model,
+    *,
+    decoder: str | None = None,
+    batch_size: int | None = None,
+    pulse: Callable[[], None] = lambda: None,
+) -> Plan:
+    """The schedule for these settings on this device; ``decoder`` and ``batch_size`` override them.
+
+    ``QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE=1`` asks for the true batch where the settings leave the choice open.
+    """
+    decode = settings.decode
+    wanted = decoder or decode.decoder
+    if wanted == "auto" and os.environ.get("QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE") == "1":
+        wanted = "batched"
+    return make_plan(
+        model,
+        decoder=wanted,
+        batch_size=batch_size or decode.most_rows,
+        exactness=decode.exactness,
+        greedy=options_of(settings).greedy,
+        pulse=pulse,
+    )
 
 
 def options_of(settings: Settings) -> Options:
@@ -222,13 +244,18 @@ def longest_segment(settings: Settings, model: Model) -> float:
     return settings.decode.max_segment_seconds or model.max_segment_seconds
 
 
-def params_key(revision: str, request: Request, options: Options, max_segment_seconds: float) -> str:
-    """What a text depends on besides the audio, as 16 hex digits; not on the schedule, all agree token for token."""
+def params_key(settings: Settings, model: Model, request: Request, plan: Plan) -> str:
+    """What a text depends on besides the audio, as 16 hex digits.
+
+    Not on the schedule, as long as its bits are those of serial; beyond that the number of slots counts.
+    """
+    options = options_of(settings)
     parts = {
-        "revision": revision,
+        "revision": model.revision,
         "request": asdict(request),
         "options": None if options.greedy else asdict(options),
-        "max_segment_seconds": max_segment_seconds,
+        "slots": None if plan.as_serial else plan.slots,
+        "max_segment_seconds": longest_segment(settings, model),
         "cut_plan": CUT_PLAN,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -239,11 +266,11 @@ def document(
     transcript: Transcript,
     model: Model,
     *,
-    decoder: str,
+    plan: Plan,
     settings: Settings,
     timing: Mapping[str, float | int | None],
 ) -> Document:
-    """All that a transcript file says. ``decoder`` is left out where nothing had to be decoded."""
+    """All that a transcript file says. The decoder is left out where nothing had to be decoded."""
     assert file.media is not None  # noqa: S101 - only files that were opened have a transcript
     return Document(
         source_name=os.path.basename(file.path),  # noqa: PTH119 - bytes
@@ -253,9 +280,9 @@ def document(
         segments=transcript.rows,
         model=model.name,
         revision=model.revision,
-        decoder=decoder if timing["generated_tokens"] else None,
+        decoder=plan.decoder if timing["generated_tokens"] else None,
         content_hash=file.media.content_hash,
-        params_key=params_key(model.revision, file.request, options_of(settings), longest_segment(settings, model)),
+        params_key=params_key(settings, model, file.request, plan),
         created_at=iso(utcnow()),
         timing=timing,
         warnings=transcript.warnings,

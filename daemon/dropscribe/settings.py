@@ -61,7 +61,7 @@ def _batch_size(value: object) -> object:
 UserPath = Annotated[Path, AfterValidator(_expand)]
 BatchSize = Annotated[int | Literal["auto"], BeforeValidator(_batch_size)]
 OutputFormat = Literal["txt", "json"]
-DecoderName = Literal["bulk-sync", "serial"]
+DecoderName = Literal["auto", "batched", "bulk-sync", "serial"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -125,8 +125,11 @@ class Scan(_Table):
 class Decode(_Table):
     """How the recognizer runs."""
 
-    decoder: DecoderName = "bulk-sync"
-    batch_size: BatchSize = Field(default="auto", description="rows decoded side by side; auto: 6 until measured")
+    decoder: DecoderName = Field(default="bulk-sync", description="auto: the fastest that is exact on this machine")
+    exactness: Literal["serial", "row"] = Field(
+        default="serial", description="what the batched decoder promises: the bits of one row alone, or independence"
+    )
+    batch_size: BatchSize = Field(default="auto", description="most rows decoded side by side; auto: as suits")
     kv_budget: int = Field(default=32768, ge=1024, description="tokens of key/value memory for all rows together")
     max_segment_seconds: float | None = Field(
         default=None, ge=5, le=1200, description="longest piece decoded at once; default: what the model says, else 300"
@@ -138,9 +141,9 @@ class Decode(_Table):
     seed: int = 0
 
     @property
-    def slots(self) -> int:
-        """Rows decoded side by side."""
-        return DEFAULT_BATCH_SIZE if self.batch_size == "auto" else self.batch_size
+    def most_rows(self) -> int | None:
+        """The most rows side by side, or ``None`` where the recognizer may choose."""
+        return None if self.batch_size == "auto" else self.batch_size
 
 
 class Reader(_Table):

@@ -32,6 +32,7 @@ from dropscribe.settings import Settings, Watch
 
 if TYPE_CHECKING:
     from dropscribe.asr.model import Model
+    from dropscribe.asr.plan import Plan
     from dropscribe.jobs.database import Database
 
 log = structlog.get_logger("worker")
@@ -78,8 +79,10 @@ class Worker:
 
         model = self._load()
         with Reader(self.settings.reader) as reader:
+            plan = self._plan(model)
             engine = Engine(
                 settings=self.settings,
+                plan=plan,
                 queue=Queue(db),
                 recognizer=Recognizer(model),
                 model=model,
@@ -108,6 +111,14 @@ class Worker:
         )  # fmt: skip
         return model
 
+    def _plan(self, model: Model) -> Plan:
+        plan = pipeline.plan_for(self.settings, model, pulse=self.pulse)
+        log.info("decoder", decoder=plan.decoder, slots=plan.slots, as_serial=plan.as_serial)
+        if plan.fallback is not None:
+            log.warning("decoder_fallback", reason=plan.fallback)
+            self.emit("fallback", message=plan.fallback)
+        return plan
+
     def _work(self, engine: Engine, lock: GpuLock) -> str:
         """Batches until there is a reason to leave; returns it."""
         idle_since = time.monotonic()
@@ -133,7 +144,7 @@ class Worker:
         claim_id = uuid.uuid4().hex
         self.claim_id = claim_id
         try:
-            jobs = engine.queue.claim(claim_id, 4 * self.settings.decode.slots)
+            jobs = engine.queue.claim(claim_id, 4 * engine.plan.slots)
         except TransientError:
             self.claim_id = None
             raise

@@ -20,15 +20,17 @@ from dropscribe.asr import decoders, guards
 from dropscribe.asr.batched import batched
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import SAMPLE_RATE, log_mel
+from dropscribe.asr.plan import Plan
 from dropscribe.asr.prefill import embed, prefill
 from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.sampling import Options, make_sampler
 from dropscribe.asr.step import most_likely
 from dropscribe.asr.timing import BatchTiming, RowTiming
 from dropscribe.audio.cuts import Piece, recut
+from dropscribe.settings import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from dropscribe.asr.model import Model
 
@@ -123,7 +125,9 @@ class Recognizer:
         segments: Iterable[Segment],
         *,
         decoder: str = "bulk-sync",
-        slots: int = 6,
+        slots: int = DEFAULT_BATCH_SIZE,
+        block_classes: Sequence[int] = (0,),
+        may_narrow: bool = False,
         kv_budget: int = 32_768,
         options: Options | None = None,
         timing: BatchTiming | None = None,
@@ -132,7 +136,8 @@ class Recognizer:
         """Recognize ``segments`` and yield each as it is finished, in no particular order.
 
         ``segments`` is read from another thread, a few ahead; an exception it raises comes out here. ``timing``, if
-        given, is filled while this runs. Non-greedy ``options`` always take the serial schedule. ``pulse`` is called
+        given, is filled while this runs. Non-greedy ``options`` always take the serial schedule.
+        ``block_classes`` and ``may_narrow`` are for the true batch (see ``batched``). ``pulse`` is called
         at every decode step and encoder pass; an exception it raises ends the run. Whichever way the run ends, what
         was spent on segments that gave no result is in ``timing.unfinished``.
         """
@@ -141,7 +146,7 @@ class Recognizer:
         line = _Line(self.model, segments, timing, ahead=slots + 2, pulse=pulse)
         mx.reset_peak_memory()
         try:
-            rows = self._rows(line, timing, decoder, slots=slots, kv_budget=kv_budget, options=options)
+            rows = self._rows(line, timing, Plan(decoder, slots, tuple(block_classes), may_narrow), kv_budget, options)
             yield from self._results(rows, line, timing)
         finally:
             line.close()
@@ -150,16 +155,25 @@ class Recognizer:
             mx.clear_cache()
 
     def _rows(
-        self, line: _Line, timing: BatchTiming, decoder: str, *, slots: int, kv_budget: int, options: Options
+        self, line: _Line, timing: BatchTiming, plan: Plan, kv_budget: int, options: Options
     ) -> Iterator[decoders.Row]:
         text, sampler = self.model.decoder, make_sampler(options)
-        if decoder == "serial" or sampler is not None:
+        if plan.decoder == "serial" or sampler is not None:
             return decoders.serial(text, line, timing, sampler=sampler, pulse=line.pulse)
-        if decoder == "bulk-sync":
-            return decoders.bulk_sync(text, line, timing, slots=slots, kv_budget=kv_budget, pulse=line.pulse)
-        if decoder == "batched":
-            return batched(text, line, timing, slots=slots, kv_budget=kv_budget, pulse=line.pulse)
-        raise ValueError(f"no such decoder: {decoder!r}; choose 'bulk-sync' or 'serial'")
+        if plan.decoder == "bulk-sync":
+            return decoders.bulk_sync(text, line, timing, slots=plan.slots, kv_budget=kv_budget, pulse=line.pulse)
+        if plan.decoder != "batched":
+            raise ValueError(f"no such decoder: {plan.decoder!r}; choose 'batched', 'bulk-sync' or 'serial'")
+        return batched(
+            text,
+            line,
+            timing,
+            slots=plan.slots,
+            kv_budget=kv_budget,
+            block_classes=plan.block_classes,
+            may_narrow=plan.as_serial,
+            pulse=line.pulse,
+        )
 
     def _results(self, rows: Iterator[decoders.Row], line: _Line, timing: BatchTiming) -> Iterator[Result]:
         for row in rows:
