@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -37,10 +38,12 @@ class InstanceLock:
             raise AlreadyRunning(
                 f"dropscribe already runs on {self._database} ({who}); stop it, or choose another `database`"
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk; the name is a courtesy, the lock is what counts
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"{os.getpid()}\n".encode())
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.ftruncate(self._descriptor, 0)
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

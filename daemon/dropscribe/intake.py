@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from dropscribe.errors import DatabaseReplaced
+from dropscribe.errors import DatabaseReplaced, TransientError
 from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
 from dropscribe.transcripts.restore import restorer
@@ -65,6 +65,8 @@ class IntakeThread:
                 pause = self.reconciler.step()
             except DatabaseReplaced:
                 break
+            except TransientError as error:  # the job log cannot be opened now
+                log.warning("job_log_unavailable", error_kind=error.error_kind, error=str(error), retry_s=AGAIN_SECONDS)
             except Exception:  # a bug in here must not leave the folders unwatched
                 log.exception("intake_failed", retry_s=AGAIN_SECONDS)
                 if self.reconciler is not None:

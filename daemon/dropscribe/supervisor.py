@@ -50,6 +50,7 @@ _BUSY = "SELECT 1 FROM jobs WHERE state = 'running' UNION ALL SELECT 1 FROM batc
 MODEL_ERRORS = {error.error_kind: error for error in (ModelUnavailable, ModelInvalid)}
 IDLE_TICK = 2.0  # seconds between looks at what others may have changed
 ONCE_TICK = 0.1
+OPEN_SECONDS = 5.0  # between attempts to open a job log that is locked or whose disk is full
 SETTLE_LIMIT = 60.0  # --once waits this long for files to become whole
 LEAVE_SECONDS = 8.0  # from a signal until the worker is killed; all must be over in 10
 CRASH_DELAYS = (1.0, 60.0)  # seconds before a new worker: first, longest; doubling
@@ -131,6 +132,14 @@ class Supervisor:
                     return self._session()
                 except DatabaseReplaced as error:
                     log.warning("job_log_replaced", error=str(error))
+                except TransientError as error:  # it cannot even be opened
+                    if self._once:
+                        raise
+                    log.warning("job_log_unavailable", error_kind=error.error_kind, error=str(error))
+                    with contextlib.suppress(queues.Empty):
+                        self._inbox.get(timeout=OPEN_SECONDS)
+                    if self._stopping is not None:
+                        return 0
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
@@ -151,10 +160,14 @@ class Supervisor:
         started_at = iso(utcnow())
         self._db = db = open_database(self._settings.database, checkpoints=True)
         self._queue = Queue(db)
-        recovered = self._queue.recover(None, cause="supervisor_died")
+        try:
+            recovered = self._queue.recover(None, cause="supervisor_died")
+            self._queue.set_service(pid=os.getpid(), worker_pid=None, started_at=started_at, problem=None)
+        except BaseException:
+            db.close()
+            raise
         if recovered.requeued:
             log.info("recovered", jobs=len(recovered.requeued))
-        self._queue.set_service(pid=os.getpid(), worker_pid=None, started_at=started_at, problem=None)
         self._problem, self._written, self._data_version, self._swept = None, (None, None), -1, False
         log.info("started", pid=os.getpid(), database=str(self._settings.database), folders=len(self._settings.watch))
         self._intake = IntakeThread(

@@ -39,6 +39,7 @@ log = structlog.get_logger("worker")
 
 MODEL_PROBLEM = 3
 LOOK_EVERY = 1.0  # seconds between looks at the queue while idle
+UNAVAILABLE_EVERY = 5.0  # and while the job log is locked or its disk full
 BEAT_EVERY = 5.0  # seconds between signs of life while busy
 LAST_RESORT = 7.0  # seconds from being told to leave until the claim is handed back over the decoder's head
 
@@ -124,11 +125,12 @@ class Worker:
         idle_since = time.monotonic()
         while True:
             self.pulse()
-            worked = False
+            worked, pause = False, LOOK_EVERY
             try:
                 worked = self._one_batch(engine)
             except TransientError as error:  # the job log is busy or its disk full
                 log.warning("job_log_unavailable", error_kind=error.error_kind, error=str(error))
+                pause = UNAVAILABLE_EVERY
                 if self.claim_id is not None:  # we may hold jobs that we could not hand back: whoever buries us does
                     return "job_log_unavailable"
             if worked:
@@ -138,7 +140,7 @@ class Worker:
             if not worked:
                 if time.monotonic() - idle_since >= self.settings.decode.keep_loaded_seconds:
                     return "idle"
-                self.told.wait(LOOK_EVERY)
+                self.told.wait(pause)
 
     def _one_batch(self, engine: Engine) -> bool:
         claim_id = uuid.uuid4().hex

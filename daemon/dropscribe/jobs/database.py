@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     Parameters = Sequence[Any] | Mapping[str, Any]
 
-BUSY_SECONDS = 10.0  # how long a statement waits for another program's lock
+# how long a statement waits for another program's lock
+BUSY_SECONDS = float(os.environ.get("DROPSCRIBE_TEST_BUSY_SECONDS", "10"))
 OPEN_SECONDS = 60.0  # how long we wait for other processes of ours that open or migrate the same file
 WAL_LIMIT_BYTES = 16 * 2**20  # the -wal file is cut back to this after a checkpoint
 OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
