@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
 MAX_BYTES = 5 * 2**20  # of one file
 KEEP = 4  # older ones beside it
@@ -193,20 +194,32 @@ def tail(path: Path, lines: int) -> list[str]:
 def follow(path: Path, *, pause: Callable[[], None] = lambda: time.sleep(0.5)) -> Iterator[str]:
     """New lines as they come, for ever; what is written around a rotation is not lost."""
     file, rest = None, b""
-    with contextlib.suppress(FileNotFoundError):
-        file = path.open("rb")
-        file.seek(0, os.SEEK_END)
-    while True:
-        if file is not None:
-            rest += file.read()
-            *lines, rest = rest.split(b"\n")
-            yield from (line.decode("utf-8", "backslashreplace") for line in lines)
+    try:
         with contextlib.suppress(FileNotFoundError):
-            there = path.stat()
-            if file is None or os.fstat(file.fileno()).st_ino != there.st_ino:
-                if file is not None:
-                    rest += file.read()
-                    file.close()
-                file = path.open("rb")
+            file = path.open("rb")
+            file.seek(0, os.SEEK_END)
+        while True:
+            if file is not None:
+                *lines, rest = (rest + file.read()).split(b"\n")
+                yield from (line.decode("utf-8", "backslashreplace") for line in lines)
+            newer = _newer(path, file)
+            if newer is None:
+                pause()
                 continue
-        pause()
+            if file is not None:
+                rest += file.read()  # written after we looked and before it was renamed
+                file.close()
+            file = newer
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _newer(path: Path, file: BinaryIO | None) -> BinaryIO | None:
+    """The log opened anew, if it is another file than ``file`` by now."""
+    try:
+        if file is not None and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+            return None
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
