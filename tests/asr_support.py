@@ -27,6 +27,7 @@ from dropscribe.asr.features import log_mel
 from dropscribe.asr.model import Model, load
 from dropscribe.asr.prefill import embed, prefill
 from dropscribe.asr.prompt import PLAIN, Request
+from dropscribe.asr.recognizer import Recognizer, Result, Segment
 from dropscribe.asr.step import SlotState, most_likely
 from dropscribe.asr.timing import BatchTiming
 from dropscribe.resources import demo_model
@@ -264,6 +265,11 @@ class FakeLine:
         row = self._rows.pop(0)
         self.taken.append(row.key)
         return row
+
+
+def transcribed(model: Model, rows: Sequence[np.ndarray], **how: Any) -> list[Result]:
+    """Whole rows through the recognizer, each by itself; keys are their places."""
+    return list(Recognizer(model).transcribe([Segment(at, samples) for at, samples in enumerate(rows)], **how))
 
 
 # --- random batches -------------------------------------------------------------------------------------------------

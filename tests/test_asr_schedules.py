@@ -47,8 +47,9 @@ def decoded(rows: list[Golden], schedule: str, **places: int) -> tuple[dict[Any,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["serial", "bulk-sync"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "schedule"), [("free", "serial"), ("context_english", "serial"), *((v, "bulk-sync") for v in VARIANTS)]
+)
 def test_every_clip_gives_the_oracles_tokens(variant: str, schedule: str) -> None:
     rows = golden_rows(variant)
     assert len(rows) == 27  # 24 clips, and the short, the joined and the silent row
