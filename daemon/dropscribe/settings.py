@@ -11,7 +11,8 @@ import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from string import Formatter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from platformdirs import user_config_path, user_data_path
 from pydantic import (
@@ -60,7 +61,7 @@ def _batch_size(value: object) -> object:
 
 UserPath = Annotated[Path, AfterValidator(_expand)]
 BatchSize = Annotated[int | Literal["auto"], BeforeValidator(_batch_size)]
-OutputFormat = Literal["txt", "json"]
+OutputFormat = Literal["txt", "json", "srt", "vtt", "md"]
 DecoderName = Literal["auto", "batched", "bulk-sync", "serial"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -97,7 +98,7 @@ class Watch(_Table):
     @classmethod
     def _each_once(cls, value: tuple[OutputFormat, ...]) -> tuple[OutputFormat, ...]:
         if not value:
-            raise ValueError("name at least one of 'txt', 'json'")
+            raise ValueError(f"name at least one of {', '.join(get_args(OutputFormat))}")
         return tuple(dict.fromkeys(value))
 
     @field_validator("language")
@@ -154,6 +155,35 @@ class Reader(_Table):
     memory_mb: int = Field(default=2048, ge=256, description="address space of the reader beyond what it starts with")
 
 
+AFTER_NAMES = ("transcript", "source", "job", "language", *get_args(OutputFormat))
+
+
+class After(_Table):
+    """A command of the user's, run after each transcript."""
+
+    command: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="program and arguments; {transcript}, {source}, {job} …"
+    )
+    timeout_seconds: float = Field(default=60.0, gt=0, le=3600, description="then it is killed")
+
+    @field_validator("command")
+    @classmethod
+    def _known_names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Braces are as in Python's format strings: a name of ours, or doubled."""
+        for number, argument in enumerate(value or ()):
+            try:
+                names = [(name, spec, how) for _, name, spec, how in Formatter().parse(argument) if name is not None]
+            except ValueError:
+                raise ValueError(f"{argument!r}: write {{{{ and }}}} for braces themselves") from None
+            if "\0" in argument or (number == 0 and (names or not argument.strip())):
+                raise ValueError("the first is the program itself, by its path or a name in PATH")
+            for name, spec, how in names:
+                if name not in AFTER_NAMES or spec or how:
+                    known = ", ".join(f"{{{one}}}" for one in AFTER_NAMES)
+                    raise ValueError(f"{argument!r}: known are {known}; write {{{{ and }}}} for braces themselves")
+        return value
+
+
 class Log(_Table):
     """What the daemon prints about itself (stderr)."""
 
@@ -172,6 +202,7 @@ class Settings(_Table):
     scan: Scan = Scan()
     decode: Decode = Decode()
     reader: Reader = Reader()
+    after: After = After()
     log: Log = Log()
 
     @field_validator("model")
@@ -353,5 +384,5 @@ _PLAIN = {  # what pydantic says in Python's words
     "model_type": "should be a table, under a heading in brackets",
 }
 _TABLES: dict[str, type[BaseModel]] = {
-    "watch": Watch, "settle": Settle, "scan": Scan, "decode": Decode, "reader": Reader, "log": Log,
+    "watch": Watch, "settle": Settle, "scan": Scan, "decode": Decode, "reader": Reader, "after": After, "log": Log,
 }  # fmt: skip

@@ -48,9 +48,9 @@ def join(texts: Iterable[str]) -> str:
 def _spaced(left: str, right: str) -> bool:
     last = next((char for char in reversed(left) if _decides(char)), left[-1])
     first = next((char for char in right if _decides(char)), right[0])
-    if _unspaced(last) and _unspaced(first):
+    if unspaced(last) and unspaced(first):
         return False
-    return not any(_unspaced(char) and unicodedata.category(char)[0] in "PS" for char in (last, first))
+    return not any(unspaced(char) and unicodedata.category(char)[0] in "PS" for char in (last, first))
 
 
 def _decides(char: str) -> bool:
@@ -58,6 +58,7 @@ def _decides(char: str) -> bool:
     return char not in _NEUTRAL and unicodedata.category(char) not in ("Mn", "Me", "Cf")
 
 
-def _unspaced(char: str) -> bool:
+def unspaced(char: str) -> bool:
+    """Whether a character belongs to a script written without spaces."""
     at = bisect_right(_STARTS, ord(char)) - 1
     return at >= 0 and ord(char) <= _UNSPACED[at][1]
