@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-ROWS = (SegmentRow(0, 1000, "It was", "English", 3, "eos"), SegmentRow(1000, 2500, "like this.", "English", 4, "loop"))
+ROWS = (
+    SegmentRow(0, 1000, "It was", "English", 3, "eos"),
+    SegmentRow(1000, 2500, "like this.", "English", 4, "loop", ((1200, 1450),)),
+)
 
 
 @pytest.fixture
@@ -52,7 +55,14 @@ def transcribe(world: World, *, formats: tuple[str, ...] = ("txt", "json")) -> N
             os.path.basename(job.path_raw), "It was like this.", "English", 2.5, ROWS, "m", "r", "serial",  # noqa: PTH119
             media.content_hash, "key", "2026-01-01T00:00:00.000Z", {}, ["shorter_than_claimed"],
         )  # fmt: skip
-        finish = {"text": document.text, "language": "English", "model": "m", "params_key": "key", "audio_seconds": 2.5}
+        finish = {
+            "text": document.text,
+            "language": "English",
+            "model": "m",
+            "revision": "r",
+            "params_key": "key",
+            "audio_seconds": 2.5,
+        }
         finish["warnings"] = document.warnings
         world.queue.note_media(job, content_hash=media.content_hash)
         world.queue.save_segments(job, "key", ROWS)
@@ -72,7 +82,7 @@ def test_a_lost_log_comes_back_from_the_transcripts(world: World) -> None:
     world.settle()
     transcribe(world)
     kept = ("path", "path_raw", "state", "content_hash", "size_bytes", "mtime_ns", "text", "language", "model",
-            "params_key", "audio_seconds", "transcript_path", "reused_from", "error_kind")  # fmt: skip
+            "revision", "params_key", "audio_seconds", "transcript_path", "reused_from", "error_kind")  # fmt: skip
     columns, order = ", ".join(kept), "ORDER BY path_raw"
     before = [tuple(row) for row in world.db.rows(f"SELECT {columns} FROM jobs {order}")]  # noqa: S608
     outputs = {tuple(row) for row in world.db.rows("SELECT format, path_raw, sha256 FROM outputs")}
@@ -146,6 +156,7 @@ def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
         pytest.param(edit(lambda d: d["segments"][1].update(end=0.5)), id="segment ends before it starts"),
         pytest.param(edit(lambda d: d["segments"][0].update(finish_reason="bored")), id="unknown finish reason"),
         pytest.param(edit(lambda d: d["segments"][0].update(text=None)), id="no segment text"),
+        pytest.param(edit(lambda d: d["segments"][0].update(pauses=[[1]])), id="half a pause"),
         pytest.param(edit(lambda d: d.update(text="\ud800")), id="lone surrogate"),
         pytest.param(edit(lambda d: d.update(duration=float("nan"))), id="not a number"),
         pytest.param(edit(lambda d: d.update(duration=True)), id="not a length"),

@@ -150,25 +150,7 @@ class Claims(Writer):
                 "DELETE FROM segments WHERE job_id = ? AND params_key = ? AND start_ms >= ? AND start_ms < max(?, ?)",
                 (job.id, params_key, start, end, start + 1),
             )
-            for row in rows:
-                self.db.execute(
-                    """
-                    INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, language, tokens, finish_reason,
-                      pauses)
-                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-                    """,
-                    (
-                        job.id,
-                        params_key,
-                        row.start_ms,
-                        row.end_ms,
-                        row.text,
-                        row.language,
-                        row.tokens,
-                        row.finish_reason,
-                        None if row.pauses is None else json.dumps(row.pauses, separators=(",", ":")),
-                    ),
-                )
+            self._insert_segments(job.id, params_key, rows)
 
     def saved_segments(self, job_id: int, params_key: str) -> list[SegmentRow]:
         """What is finished of a job under ``params_key``, in order."""

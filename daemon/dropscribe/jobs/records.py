@@ -74,6 +74,7 @@ class Restorable:
     text: str
     language: str | None
     model: str
+    revision: str | None
     params_key: str
     audio_seconds: float
     segments: tuple[SegmentRow, ...]

@@ -43,23 +43,15 @@ class Restoring(Writer):
         cursor = self.db.execute(
             """
             INSERT INTO jobs (root_id, path, path_raw, size_bytes, mtime_ns, content_hash, state, queued_at, created_at,
-              finished_at, audio_seconds, language, model, params_key, warnings, transcript_path, text)
-            VALUES (?, ?, ?, ?, ?, ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+              finished_at, audio_seconds, language, model, revision, params_key, warnings, transcript_path, text)
+            VALUES (?, ?, ?, ?, ?, ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
             """,
             (root_id, printable(path_raw), path_raw, size_bytes, mtime_ns, found.content_hash, at, at,
-             found.finished_at or at, found.audio_seconds, found.language, found.model, found.params_key,
-             json.dumps(found.warnings), found.transcript_path, found.text),
+             found.finished_at or at, found.audio_seconds, found.language, found.model, found.revision,
+             found.params_key, json.dumps(found.warnings), found.transcript_path, found.text),
         )  # fmt: skip
         job_id = int(cursor.lastrowid or 0)
-        for row in found.segments:
-            self.db.execute(
-                """
-                INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, language, tokens, finish_reason)
-                VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-                """,
-                (job_id, found.params_key, row.start_ms, row.end_ms, row.text, row.language, row.tokens,
-                 row.finish_reason),
-            )  # fmt: skip
+        self._insert_segments(job_id, found.params_key, found.segments)
         for output_format, path, sha256 in found.outputs:
             self.db.execute(
                 "INSERT INTO outputs (job_id, format, path_raw, sha256, written_at) VALUES (?, ?, ?, ?, ?)",

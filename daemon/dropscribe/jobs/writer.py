@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from dropscribe.errors import ClaimLost
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from dropscribe.jobs.database import Database
-    from dropscribe.jobs.records import Job
+    from dropscribe.jobs.records import Job, SegmentRow
 
 
 class Writer:
@@ -85,6 +86,20 @@ class Writer:
         """A live job whose content is no longer at its path; its partial segments are of no use to anybody."""
         self._finish(job_id, "skipped", "superseded", "the file changed before this content was transcribed")
         self.db.execute("DELETE FROM segments WHERE job_id = ?", (job_id,))
+
+    def _insert_segments(self, job_id: int, params_key: str, rows: Iterable[SegmentRow]) -> None:
+        """Inside a transaction."""
+        for row in rows:
+            pauses = None if row.pauses is None else json.dumps(row.pauses, separators=(",", ":"))
+            self.db.execute(
+                """
+                INSERT INTO segments (job_id, params_key, start_ms, end_ms, text, language, tokens, finish_reason,
+                  pauses)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+                """,
+                (job_id, params_key, row.start_ms, row.end_ms, row.text, row.language, row.tokens, row.finish_reason,
+                 pauses),
+            )  # fmt: skip
 
     def _finish(self, job_id: int, state: str, kind: str, message: str, *, attempts: int = 0) -> None:
         """End a live job without a transcript, inside a transaction."""

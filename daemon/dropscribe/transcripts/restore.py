@@ -105,6 +105,7 @@ def _restorable(base: bytes, document: dict[str, Any], sha256: str) -> Restorabl
             text=_text(document["text"]),
             language=None if document["language"] is None else _text(document["language"]),
             model=_text(document["model"]["name"]),
+            revision=None if document["model"]["revision"] is None else _text(document["model"]["revision"]),
             params_key=_text(document["params_key"]),
             audio_seconds=_seconds(document["duration"]),
             segments=_segments(document["segments"]),
@@ -136,12 +137,13 @@ def _segments(listed: list[dict[str, Any]]) -> tuple[SegmentRow, ...]:
     """Raises ``ValueError`` and the like for what the job log would refuse."""
     rows = tuple(
         SegmentRow(
-            start_ms=round(_seconds(one["start"]) * 1000),
-            end_ms=round(_seconds(one["end"]) * 1000),
+            start_ms=_milliseconds(one["start"]),
+            end_ms=_milliseconds(one["end"]),
             text=_text(one["text"]),
             language=None if one["language"] is None else _text(one["language"]),
             tokens=int(_seconds(one["tokens"])),
             finish_reason=one["finish_reason"],
+            pauses=_pauses(one.get("pauses")),
         )
         for one in listed
     )
@@ -156,6 +158,15 @@ def _segments(listed: list[dict[str, Any]]) -> tuple[SegmentRow, ...]:
 def _text(value: Any) -> str:
     value.encode()  # UTF-8, as the job log needs it: AttributeError or UnicodeEncodeError where it is not
     return str(value)
+
+
+def _pauses(listed: list[list[float]] | None) -> tuple[tuple[int, int], ...] | None:
+    """None where they were not kept, as before there were any."""
+    return None if listed is None else tuple((_milliseconds(start), _milliseconds(end)) for start, end in listed)
+
+
+def _milliseconds(value: Any) -> int:
+    return round(_seconds(value) * 1000)
 
 
 def _seconds(value: Any) -> float:
