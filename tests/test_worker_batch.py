@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from audio_making import clip
-from dropscribe import batch_job
+from dropscribe import batch_job, pipeline
 from dropscribe.asr import model as models
 from dropscribe.asr.recognizer import Recognizer
 from dropscribe.audio.client import Reader
@@ -62,7 +62,8 @@ class Shop(Place):
     def engine(self) -> Engine:
         folders = dict.fromkeys([self.root], self.settings.watch[0])
         return Engine(
-            self.settings, self.queue, Recognizer(self._model), self._model, self.reader, folders,
+            self.settings, self.queue, Recognizer(self._model), self._model,
+            pipeline.plan_for(self.settings, self._model), self.reader, folders,
             emit=lambda name, **fields: self.on_event(name, fields), pulse=self._pulse,
         )  # fmt: skip
 
