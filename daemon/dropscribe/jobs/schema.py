@@ -237,3 +237,23 @@ def m002_pauses_and_revision(db: Database) -> None:
     """What subtitles are cut at, and which version of the model said it: so that a transcript can be made anew."""
     db.execute("ALTER TABLE segments ADD COLUMN pauses TEXT CHECK (json_type(pauses) = 'array')")
     db.execute("ALTER TABLE jobs ADD COLUMN revision TEXT")
+
+
+@migrations()
+def m003_moves(db: Database) -> None:
+    """Originals on their way to ``move_done_to``; and the indexes that tell a renamed file from a new one."""
+    db.execute(
+        f"""CREATE TABLE moves (
+  job_id INTEGER PRIMARY KEY REFERENCES jobs(id) ON DELETE CASCADE,
+  source_raw BLOB NOT NULL CHECK (length(source_raw) > 0),  -- where the original was
+  hidden_raw BLOB NOT NULL CHECK (length(hidden_raw) > 0),  -- its name in between, in the same folder
+  target_raw BLOB NOT NULL CHECK (length(target_raw) > 0),  -- where it goes
+  {_time("created_at", required=True)},
+  error TEXT  -- why it is not there yet
+) STRICT"""
+    )
+    db.execute("CREATE INDEX jobs_by_signature ON jobs(size_bytes, mtime_ns)")
+    db.execute(
+        "CREATE INDEX jobs_unfinished_by_size ON jobs(size_bytes) "
+        "WHERE content_hash IS NOT NULL AND state IN ('queued', 'running', 'missing')"
+    )

@@ -13,18 +13,17 @@ if TYPE_CHECKING:
     Decision = Literal["nothing", "queue", "compare"]
 
 
-def decide(found: Found, row: KnownFile | None, inode: int | None) -> Decision:
-    """What a whole file means. ``row``: the newest of its path; ``inode``: the one seen at that path before, if any.
+def decide(found: Found, row: KnownFile | None, *, replaced: bool = False) -> Decision:
+    """What a whole file means. ``row``: the newest of its path; ``replaced``: another file (inode) was there before.
 
     ``compare``: only the content can tell, and only then is it worth reading.
     """
     if row is None or row.state == "missing":
         return "queue"
     same = (row.size_bytes, row.mtime_ns) == (found.size, found.mtime_ns)
-    if same and inode in (None, found.inode):
-        return "nothing"
-    if row.state in ("queued", "running"):
-        return "nothing" if same else "queue"  # whoever reads it reads what is there, and notices a change meanwhile
+    live = row.state in ("queued", "running")
+    if same and (live or not replaced):
+        return "nothing"  # whoever reads a live one reads what is there, and notices a change meanwhile
     if row.content_hash is not None and row.size_bytes == found.size:
         return "compare"
     return "nothing" if same else "queue"

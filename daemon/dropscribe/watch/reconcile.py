@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dropscribe.errors import DropscribeError, MediaError, SourceChanged, SourceMissing, TransientError
+from dropscribe.jobs import lookups
 from dropscribe.jobs.database import transaction
 from dropscribe.jobs.records import printable
 from dropscribe.watch import scan
 from dropscribe.watch.decision import decide
 from dropscribe.watch.eligibility import is_inside, plan
 from dropscribe.watch.hashing import Hasher
+from dropscribe.watch.moves import Moves
 from dropscribe.watch.observer import Mailbox
+from dropscribe.watch.passes import Passes
 from dropscribe.watch.roots import Root
 from dropscribe.watch.settle import Settle
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from dropscribe.jobs.database import Database
     from dropscribe.jobs.queue import Queue
-    from dropscribe.jobs.records import KnownFile, Restorable
+    from dropscribe.jobs.records import Restorable
     from dropscribe.settings import Settings, Watch
     from dropscribe.watch.hashing import Check
     from dropscribe.watch.scan import Found
@@ -77,7 +80,10 @@ class Reconciler:
         self.mailbox = Mailbox()
         self.settle = Settle(clock, look)
         self.hasher = Hasher(settings.reader, self.mailbox.wake, reader)
-        self.leftovers: set[bytes] = set()  # folders in which temp files of ours were seen; the supervisor sweeps them
+        self._moves = Moves(queue, self._owner)
+        self._passes = Passes(
+            queue, self.settle, self._moves, clock=clock, stopping=stopping, left=self._may_restore_all
+        )
         planned, twins = plan(settings.watch)
         for twin, kept in twins:
             log.warning("duplicate_watch", path=str(twin.path), same_as=str(kept.path))
@@ -107,7 +113,8 @@ class Reconciler:
             self._read_mail()
             for root in self.roots:
                 if root.next_scan <= self._clock() and not self._stopping():
-                    self._pass(root)
+                    self._passes.check_table(self.roots)
+                    self._passes.run(root, self._waiting)
             self._take_answers()
             self._take_whole()
             self._note_waiting()
@@ -133,6 +140,11 @@ class Reconciler:
         return all(root.looked for root in self.roots)
 
     @property
+    def leftovers(self) -> set[bytes]:
+        """Folders in which temp files of ours were seen; the supervisor sweeps them."""
+        return self._passes.leftovers
+
+    @property
     def settled(self) -> bool:
         """Every root had been looked at and nothing was waited for, the log included, when the last step ended."""
         return self._settled
@@ -156,6 +168,8 @@ class Reconciler:
         drift = self._wall() - self._clock()
         if abs(drift - self._drift) > CLOCK_JUMP_SECONDS:
             log.info("clock_jump", seconds=round(drift - self._drift, 1))
+            for root in self.roots:
+                root.memory.audit = True
             self.rescan("clock_jump")
         self._drift = drift
 
@@ -183,7 +197,7 @@ class Reconciler:
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
-            if root.may_hold_queued(path):
+            if lookups.queued_at(self._db, path):
                 root.scan_by(self._clock() + max(SOON_SECONDS, 10 * root.pass_seconds), "removed")
             return
         except OSError:
@@ -215,98 +229,17 @@ class Reconciler:
         owners = [root for root in self.roots if is_inside(path, root.path)]
         return max(owners, key=lambda root: len(root.path), default=None)
 
-    def _follow_move(self, root: Root, found: Found) -> bytes | None:
-        """A queued file with a new name keeps its job: equal inode, size and time, and the old name is gone.
-
-        Returns the old name.
-        """
-        old = root.queued_inodes.get(found.signature)
-        if old is None or old == found.path or not scan.is_gone(old):
-            return None
-        known = self._queue.newest(old)
-        if known is None or known.state != "queued" or self._queue.newest(found.path) is not None:
-            return None
-        if not self._queue.move(known.id, found.path):
-            return None
-        log.info("moved", job=known.id, path=printable(found.path), was=printable(old))
-        root.forget(old)
-        root.remember(found, queued=True)
+    def _follow_move(self, root: Root, found: Found) -> bool:
+        """A file that was elsewhere a moment ago keeps its job."""
+        row = self._queue.newest(found.path)
+        if row is not None and row.state != "missing":
+            return False
+        old = self._moves.by_inode(root, found)
+        if old is None:
+            return False
         self.settle.forget(old)
         self.settle.forget(found.path)
-        return old
-
-    # -- the scan --------------------------------------------------------------------------------------------------
-
-    def _pass(self, root: Root) -> None:
-        started = self._clock()
-        why = root.why
-        if not root.examine(started):
-            return
-        known = self._queue.known(root.id)
-        if not root.believe_empty(started, any(row.state == "queued" for row in known.values())):
-            return
-        record = scan.Pass()
-        present: set[bytes] = set()
-        news: list[Found] = []
-        for found in scan.walk(root.rules, record, stop=self._stopping):
-            present.add(found.path)
-            if found.placeholder:
-                continue
-            row = known.get(found.path)
-            if decide(found, row, root.inodes.get(found.path)) == "nothing":
-                root.remember(found, queued=row is not None and row.state == "queued")
-            else:
-                news.append(found)
-        if record.stopped:
-            return
-        if root.first and root.watch.existing == "leave":
-            self._leave(root, news)
-        else:
-            for found in news:
-                if (old := self._follow_move(root, found)) is not None:
-                    known.pop(old)
-                else:
-                    self.settle.watch(found.path, root.quiet, found)
-        missing = self._mark_missing(root, record, known, present) if record.complete else []
-        self.leftovers.update(record.leftovers)
-        root.prune(present)
-        root.finished_pass(started, self._clock(), record, self._waiting(root))
-        log.debug(
-            "scanned", root=printable(root.path), why=why, files=len(present), folders=record.folders, new=len(news),
-            missing=len(missing), errors=len(record.errors), seconds=round(root.pass_seconds, 3),
-        )  # fmt: skip
-
-    def _leave(self, root: Root, files: Iterable[Found]) -> None:
-        """Files that were there before the very first start: noted as they are, so that a later change still counts.
-
-        Those with a transcript of ours were there before a log that was lost: they come back as done.
-        """
-        count = 0
-        with transaction(self._db):
-            for file in files:
-                count += self._queue.enqueue(
-                    root.id, file.path, file.size, file.mtime_ns, state="skipped", error_kind="preexisting",
-                    error="it was there before the first start; `dropscribe jobs retry` takes it",
-                ) is not None  # fmt: skip
-                root.remember(file)
-        log.info("left_existing", root=printable(root.path), files=count)
-        for file in files:
-            if (check := self._restorer(root.watch, file.path)) is not None:
-                self.hasher.ask(file.path, check)
-
-    def _mark_missing(
-        self, root: Root, record: scan.Pass, known: dict[bytes, KnownFile], present: set[bytes]
-    ) -> list[int]:
-        gone = {
-            row.id: path
-            for path, row in known.items()
-            if row.state == "queued" and path not in present and not record.is_unread(path) and scan.is_gone(path)
-        }
-        missing = self._queue.mark_missing(gone) if gone else []
-        for job in missing:
-            log.info("missing", job=job, path=printable(gone[job]))
-            root.forget(gone[job])
-        return missing
+        return True
 
     # -- whole files -----------------------------------------------------------------------------------------------
 
@@ -329,39 +262,55 @@ class Reconciler:
             self._queued()
 
     def _may_restore(self, found: Found) -> bool:
-        """Whether a file is new to the job log and looks transcribed; the hasher then finds out."""
+        """Whether a file is new to the job log and looks transcribed, or moved; the hasher then finds out."""
         root = self._owner(found.path)
         if root is None or self._queue.newest(found.path) is not None:
             return False
-        if (check := self._restorer(root.watch, found.path)) is not None:
-            self.hasher.ask(found.path, check)
-        return check is not None
+        check = self._restorer(root.watch, found.path)
+        if check is None and not self._moves.may_follow(found):
+            return False
+        self.hasher.ask(found.path, check)
+        return True
+
+    def _may_restore_all(self, root: Root, files: Iterable[Found]) -> None:
+        """Files left by setting that have a transcript of ours were there before a log that was lost: they are done."""
+        for file in files:
+            if (check := self._restorer(root.watch, file.path)) is not None:
+                self.hasher.ask(file.path, check)
 
     def _take(self, found: Found) -> bool:
         """One whole file, inside a transaction; True when it was queued."""
         root = self._owner(found.path)
         if root is None:
             return False
-        decision = decide(found, self._queue.newest(found.path), root.inodes.get(found.path))
+        decision = decide(found, self._queue.newest(found.path), replaced=root.memory.replaced(found))
         if decision == "queue":
             return self._enqueue(root, found, None)
         if decision == "compare":
             self.hasher.ask(found.path)
         else:
-            root.remember(found)
+            root.memory.remember(found)
         return False
 
     def _enqueue(
         self, root: Root, found: Found, content_hash: str | None, restorable: Restorable | None = None
     ) -> bool:
         if restorable and (job := self._queue.restore(root.id, found.path, found.size, found.mtime_ns, restorable)):
-            root.remember(found)
+            root.memory.remember(found)
+            self._passes.inserted(1)
             log.info("restored", job=job, path=printable(found.path))
             return False
+        if (
+            content_hash
+            and self._queue.newest(found.path) is None
+            and self._moves.by_content(root, found, content_hash)
+        ):
+            return True
         job = self._queue.enqueue(root.id, found.path, found.size, found.mtime_ns, content_hash=content_hash)
-        root.remember(found, queued=job is not None)
+        root.memory.remember(found)
         if job is None:
             return False
+        self._passes.inserted(1)
         log.info("queued", job=job, path=printable(found.path), bytes=found.size)
         return True
 

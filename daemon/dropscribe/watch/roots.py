@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from dropscribe.jobs import lookups
 from dropscribe.jobs.database import transaction
 from dropscribe.jobs.records import printable
-from dropscribe.watch.eligibility import is_inside
 from dropscribe.watch.health import examine
+from dropscribe.watch.memory import Memory
 from dropscribe.watch.observer import Mailbox, RootObserver
 
 if TYPE_CHECKING:
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from dropscribe.jobs.queue import Queue
     from dropscribe.settings import Watch
     from dropscribe.watch.eligibility import Rules
-    from dropscribe.watch.scan import Found, Pass
+    from dropscribe.watch.scan import Pass
 
 log = structlog.get_logger("watch")
 
 NATIVE_SECONDS = 300.0  # between scans where events work
 POLLED_SECONDS = 30.0  # and where they do not
+LONGEST_SECONDS = 1800.0
+IDLE_SHARE, POLLED_SHARE = 0.001, 0.02  # of one core that scans may take where events work, and where they do not
 AWAY_SECONDS = 10.0  # how often a root that is gone is looked for
 AGAIN_SECONDS = 10.0  # after a pass that could not see everything, or saw nothing at all
 REARM_SECONDS = 60.0  # how often events that do not work are tried again
@@ -62,6 +65,7 @@ class Root:
         self.next_scan = float("-inf")
         self.why = "start"
         self.pass_seconds = 0.0
+        self.pass_cpu = 0.0
         self._state: str | None = None
         self._identity: tuple[int, int] | None = None
         self._seen_mounted = False
@@ -73,9 +77,7 @@ class Root:
         self._placeholders = 0
         self._waiting = 0
         self._waiting_at = float("-inf")
-        # The inode last seen at a path: numbers mean nothing after a remount, so they are never stored
-        self.inodes: dict[bytes, int] = {}
-        self.queued_inodes: dict[tuple[int, int, int], bytes] = {}  # signature → path of what is queued
+        self.memory = Memory()
 
     @property
     def ok(self) -> bool:
@@ -89,7 +91,10 @@ class Root:
         """Seconds between scans that nothing asked for."""
         if self._interval is not None:
             return self._interval
-        return NATIVE_SECONDS if self.observer.armed and self.observer.problem is None else POLLED_SECONDS
+        usual = NATIVE_SECONDS if self.observer.armed and self.observer.problem is None else POLLED_SECONDS
+        # a huge tree on a slow machine is scanned less often: looking must cost nothing one can notice
+        share = IDLE_SHARE if usual == NATIVE_SECONDS else POLLED_SHARE
+        return max(usual, min(LONGEST_SECONDS, self.pass_cpu / share))
 
     def scan_by(self, at: float, why: str) -> None:
         """Scan at ``at`` or before."""
@@ -127,6 +132,15 @@ class Root:
             log.warning("events_unreliable", root=printable(self.path), why=problem, scan_every_s=self.interval)
         self._said = problem
 
+    @property
+    def device(self) -> int | None:
+        """The device the root was on at the last look: inode numbers of two devices have nothing in common."""
+        return None if self._identity is None else self._identity[0]
+
+    def is_there(self) -> bool:
+        """A look right now, and nothing else."""
+        return examine(self.path, was_mounted=self._mounted).state == "ok"
+
     # -- health ----------------------------------------------------------------------------------------------------
 
     def examine(self, now: float) -> bool:
@@ -136,18 +150,15 @@ class Root:
             self._not_ok(now, health.state, health.error)
             return False
         if self._identity is not None and health.identity != self._identity:
-            self._forget_inodes()  # remounted or another folder: the numbers are all new
+            self.memory.forget_all()  # remounted or another folder: the numbers are all new
         self._identity = health.identity
         self._empty_passes = self._empty_passes + 1 if health.empty else 0
         self._seen_mounted = health.mounted
         return True
 
-    def believe_empty(self, now: float, expected: bool) -> bool:
-        """Whether an empty root is really empty. One that is suddenly so has more likely lost its disk.
-
-        ``expected``: there are files queued in it.
-        """
-        if not self._empty_passes or not (expected or self.inodes):
+    def believe_empty(self, now: float) -> bool:
+        """Whether an empty root is really empty. One that is suddenly so has more likely lost its disk."""
+        if not self._empty_passes or not (self.memory or lookups.any_queued(self._queue.db, self.id)):
             return True
         if self._empty_passes >= 2 and not self._mounted:
             return True
@@ -163,7 +174,7 @@ class Root:
         if changed or self._waiting:
             self._write(state=state, error=error, waiting=0)
         self._state, self._waiting = state, 0
-        self._forget_inodes()
+        self.memory.forget_all()
         self.observer.disarm()
 
     def finished_pass(self, started: float, now: float, record: Pass, waiting: int) -> None:
@@ -202,31 +213,3 @@ class Root:
         names = ", ".join(f"{name} = :{name}" for name in columns)
         with transaction(self._queue.db):
             self._queue.db.execute(f"UPDATE roots SET {names} WHERE id = :id", {**columns, "id": self.id})  # noqa: S608
-
-    # -- what was seen ---------------------------------------------------------------------------------------------
-
-    def remember(self, found: Found, *, queued: bool = False) -> None:
-        """A file whose row agrees with it."""
-        self.inodes[found.path] = found.inode
-        if queued:
-            self.queued_inodes[found.signature] = found.path
-
-    def forget(self, path: bytes) -> None:
-        """A path that is no more."""
-        self.inodes.pop(path, None)
-
-    def prune(self, present: set[bytes]) -> None:
-        """Drop what a pass did not meet, so that memory follows the tree."""
-        if len(self.inodes) > len(present):
-            self.inodes = {path: inode for path, inode in self.inodes.items() if path in present}
-        self.queued_inodes = {key: path for key, path in self.queued_inodes.items() if path in self.inodes}
-
-    def may_hold_queued(self, path: bytes) -> bool:
-        """Whether something queued was at or below a path that is gone."""
-        if path in self.inodes:
-            return True
-        return any(is_inside(queued, path) for queued in self.queued_inodes.values())
-
-    def _forget_inodes(self) -> None:
-        self.inodes.clear()
-        self.queued_inodes.clear()

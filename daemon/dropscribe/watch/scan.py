@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropscribe.watch.eligibility import Rules, is_inside, why_not_name
+from dropscribe.watch.eligibility import MEDIA_SUFFIXES, Rules, is_inside, why_not_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,33 +82,54 @@ def is_gone(path: bytes) -> bool:
     return False
 
 
-def walk(
+def mark(name: bytes, size: int, mtime_ns: int, inode: int) -> int:
+    """A file in one number, for comparing within this process. ``folders`` has it written out, for speed."""
+    return hash((name, size, mtime_ns, inode))
+
+
+class Folder(NamedTuple):
+    """One folder of a walk."""
+
+    path: bytes
+    files_met: int  # candidates in it
+    total: int | None  # all their marks in one number; None: not to be relied on next time
+    files: list[Found] | None  # None: as they were when ``total`` was remembered
+
+
+def walk(rules: Rules, record: Pass, **how: Any) -> Iterator[Found]:
+    """Every eligible file under the root (or ``below``), in no order. Takes what ``folders`` takes."""
+    for folder in folders(rules, record, **how):
+        yield from folder.files or ()
+
+
+def folders(
     rules: Rules,
     record: Pass,
     *,
     below: bytes | None = None,
     stop: Callable[[], bool] = lambda: False,
     rejected: Callable[[bytes, str], None] | None = None,
-) -> Iterator[Found]:
-    """Every eligible file under the root (or under ``below``, itself gone into), in no order.
+    remembered: Callable[[bytes], int | None] = lambda _folder: None,
+) -> Iterator[Folder]:
+    """Folder by folder, the root (or ``below``, itself gone into) first.
 
     Links to folders wait until the real ones are done, so which name a file gets does not depend on luck; each real
     folder is gone into once, which also ends every loop. ``rejected`` hears of what is left out, and why.
+    ``remembered`` gives the total that a folder had when all was well with it; as long as it has that, its files are
+    not judged anew, which is most of the work.
     """
     start = rules.root if below is None else below
     real_root = os.path.realpath(rules.root)
-    walker = _Walker(rules, record, rejected or _ignore)
+    walker = _Walker(rules, record, rejected, remembered)
     yield from walker.tree(start, stop)
     seen: set[bytes] = set()
     while walker.links and not record.stopped:
         links, walker.links = sorted(walker.links), []
         for path in links:
             real = os.path.realpath(path)
-            if is_inside(real, real_root) or is_inside(real_root, real) or real in seen:
-                walker.rejected(path, "link_loop")
-                continue
-            if any(is_inside(real, other) for other in seen):
-                walker.rejected(path, "link_loop")
+            twice = any(is_inside(real, other) for other in seen)
+            if twice or is_inside(real, real_root) or is_inside(real_root, real):
+                walker.reject(path, "link_loop")
                 continue
             seen.add(real)
             yield from walker.tree(path, stop)
@@ -118,43 +139,86 @@ def walk(
 class _Walker:
     rules: Rules
     record: Pass
-    rejected: Callable[[bytes, str], None]
+    rejected: Callable[[bytes, str], None] | None
+    remembered: Callable[[bytes], int | None]
     links: list[bytes] = field(default_factory=list)
+    below: list[bytes] = field(default_factory=list)  # folders still to be gone into
 
-    def tree(self, start: bytes, stop: Callable[[], bool]) -> Iterator[Found]:
-        folders = [start]
-        while folders:
+    def reject(self, path: bytes, why: str) -> None:
+        if self.rejected is not None:
+            self.rejected(path, why)
+
+    def tree(self, start: bytes, stop: Callable[[], bool]) -> Iterator[Folder]:
+        self.below = [start]
+        while self.below:
             if stop():
                 self.record.stopped = True
                 return
-            folder = folders.pop()
             self.record.folders += 1
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        found = self._entry(entry, folder, folders)
-                        if found is not None:
-                            yield found
-            except OSError as error:
-                # a folder that vanished meanwhile too: it may have moved to where we have been already
-                self.record.errors.append((folder, error))
+            yield self._folder(self.below.pop())
 
-    def _entry(self, entry: os.DirEntry[bytes], folder: bytes, folders: list[bytes]) -> Found | None:
+    def _folder(self, folder: bytes) -> Folder:
+        """One listing. The loop is all that a pass over an unchanged tree does: nothing in it that can be left out."""
+        total = 0
+        sure = True
+        candidates: list[os.DirEntry[bytes]] = []
+        files: list[Found] = []
+        suffixes = MEDIA_SUFFIXES
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_file(follow_symlinks=False):
+                        if (other := self._other(entry)) is not None:
+                            files.append(other)
+                            total ^= mark(entry.name, *other.signature)
+                        continue
+                    name = entry.name
+                    if name[name.rfind(b".") :].lower() not in suffixes:
+                        self._no_media(entry, folder)
+                        continue
+                    candidates.append(entry)
+                    try:
+                        status = entry.stat()
+                    except OSError:
+                        sure = False
+                    else:
+                        total ^= hash((name, status.st_size, status.st_mtime_ns, status.st_ino))
+        except OSError as error:
+            # a folder that vanished meanwhile too: it may have moved to where we have been already
+            self.record.errors.append((folder, error))
+            sure = False
+        count = len(candidates) + len(files)
+        if sure and self.rejected is None and self.remembered(folder) == total:
+            return Folder(folder, count, total, None)
+        files += [found for entry in candidates if (found := self._candidate(entry)) is not None]
+        sure = sure and not any(found.placeholder for found in files)
+        return Folder(folder, count, total if sure else None, files)
+
+    def _no_media(self, entry: os.DirEntry[bytes], folder: bytes) -> None:
+        if entry.name.startswith(b".dropscribe-") and folder not in self.record.leftovers[-1:]:
+            self.record.leftovers.append(folder)
+        if self.rejected is not None:
+            self.rejected(entry.path, self.rules.why_not_file(entry.path, entry.name) or "not_media")
+
+    def _other(self, entry: os.DirEntry[bytes]) -> Found | None:
+        """A folder, a link or something odd."""
         if entry.is_dir(follow_symlinks=False):
             if self._enter(entry):
-                folders.append(entry.path)
+                self.below.append(entry.path)
             return None
         if entry.is_symlink() and self._is_linked_folder(entry):
             if self._enter(entry):
                 self.links.append(entry.path)
             return None
+        if self.rules.why_not_file(entry.path, entry.name) is None and not entry.is_file():
+            self.reject(entry.path, "not_regular")
+            return None
+        return self._candidate(entry)
+
+    def _candidate(self, entry: os.DirEntry[bytes]) -> Found | None:
         reason = self.rules.why_not_file(entry.path, entry.name)
-        if reason is None and not entry.is_file():
-            reason = "not_regular"
         if reason is not None:
-            if entry.name.startswith(b".dropscribe-") and folder not in self.record.leftovers[-1:]:
-                self.record.leftovers.append(folder)
-            self.rejected(entry.path, reason)
+            self.reject(entry.path, reason)
             return None
         return self._file(entry)
 
@@ -182,7 +246,7 @@ class _Walker:
                 self.record.errors.append((entry.path, error))
                 return False
         if reason is not None:
-            self.rejected(entry.path, reason)
+            self.reject(entry.path, reason)
         return reason is None
 
     def _is_linked_folder(self, entry: os.DirEntry[bytes]) -> bool:
@@ -193,10 +257,6 @@ class _Walker:
         except OSError as error:
             self.record.errors.append((entry.path, error))
             return False
-
-
-def _ignore(_path: bytes, _why: str) -> None:
-    """Nobody asked what is left out."""
 
 
 _flags_exist = hasattr(os.stat_result, "st_flags")  # a plain stat per folder is saved where there is nothing to see

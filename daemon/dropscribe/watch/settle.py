@@ -6,6 +6,7 @@ Knows nothing of watchers or of the job log: the clock and the look at a file ar
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 PLACEHOLDER_SECONDS = 30.0  # how often a file that is still in the cloud is looked at
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
+TICKS = 20  # a second: deadlines are rounded up to a tick, so that a burst shares one timer
 
 
 @dataclass(slots=True)
 class _Waiting:
     quiet: float
     deadline: float
-    signature: tuple[int, int, int] | None  # None: never seen, or unseen since an error
+    signature: int | None  # hashed, for there may be 100,000; None: never seen, or unseen since an error
     failures: int = 0
 
 
@@ -38,7 +40,8 @@ class Settle:
         self._clock = clock
         self._look = look
         self._files: dict[bytes, _Waiting] = {}
-        self._timers: list[tuple[float, bytes]] = []
+        self._timers: list[float] = []  # deadlines, each once
+        self._due: dict[float, list[bytes]] = {}  # what was armed for one; it may have been armed anew since
 
     def __len__(self) -> int:
         return len(self._files)
@@ -67,8 +70,8 @@ class Settle:
                 self._files.pop(path, None)
                 return
         waiting = self._files.get(path)
-        if waiting is None or waiting.signature != seen.signature:
-            self._arm(path, _Waiting(quiet, self._clock() + quiet, seen.signature))
+        if waiting is None or waiting.signature != hash(seen.signature):
+            self._arm(path, _Waiting(quiet, self._clock() + quiet, hash(seen.signature)))
 
     def forget(self, path: bytes) -> None:
         """Stop waiting."""
@@ -77,26 +80,38 @@ class Settle:
     def next_deadline(self) -> float | None:
         """When ``due`` has something to look at, on the same clock."""
         while self._timers:
-            deadline, path = self._timers[0]
-            waiting = self._files.get(path)
-            if waiting is not None and waiting.deadline == deadline:
+            deadline = self._timers[0]
+            armed = self._due[deadline]
+            while armed and not self._is_armed(armed[-1], deadline):
+                armed.pop()
+            if armed:
                 return deadline
-            heapq.heappop(self._timers)
+            del self._due[heapq.heappop(self._timers)]
         return None
 
     def due(self, limit: int | None = None) -> list[Found]:
         """Files that are whole now; they are no longer waited for. Looks at ``limit`` files at most."""
-        whole = []
+        whole: list[Found] = []
         looks = 0
         while (deadline := self.next_deadline()) is not None and deadline <= self._clock():
-            if limit is not None and looks >= limit:
-                break
-            looks += 1
-            _, path = heapq.heappop(self._timers)
-            found = self._settled(path, self._files[path])
-            if found is not None:
-                whole.append(found)
+            armed, self._due[deadline] = self._due[deadline], []
+            for place, path in enumerate(armed):
+                if limit is not None and looks >= limit:
+                    self._due[deadline] += armed[place:]
+                    return whole
+                if not self._is_armed(path, deadline):
+                    continue
+                looks += 1
+                waiting = self._files[path]
+                waiting.deadline = math.inf  # not armed any more, so that a name that is listed twice is seen once
+                found = self._settled(path, waiting)
+                if found is not None:
+                    whole.append(found)
         return whole
+
+    def _is_armed(self, path: bytes, deadline: float) -> bool:
+        waiting = self._files.get(path)
+        return waiting is not None and waiting.deadline == deadline
 
     def _settled(self, path: bytes, waiting: _Waiting) -> Found | None:
         try:
@@ -111,8 +126,8 @@ class Settle:
             # fetched some day: then it has a quiet time like any other
             self._arm(path, _Waiting(waiting.quiet, self._clock() + max(waiting.quiet, PLACEHOLDER_SECONDS), None))
             return None
-        if found.signature != waiting.signature:
-            self._arm(path, _Waiting(waiting.quiet, self._clock() + waiting.quiet, found.signature))
+        if hash(found.signature) != waiting.signature:
+            self._arm(path, _Waiting(waiting.quiet, self._clock() + waiting.quiet, hash(found.signature)))
             return None
         del self._files[path]
         return found
@@ -124,5 +139,9 @@ class Settle:
         self._arm(path, _Waiting(quiet, self._clock() + delay, None, failures))
 
     def _arm(self, path: bytes, waiting: _Waiting) -> None:
+        waiting.deadline = math.ceil(waiting.deadline * TICKS) / TICKS
         self._files[path] = waiting
-        heapq.heappush(self._timers, (waiting.deadline, path))
+        if waiting.deadline not in self._due:
+            self._due[waiting.deadline] = []
+            heapq.heappush(self._timers, waiting.deadline)
+        self._due[waiting.deadline].append(path)
