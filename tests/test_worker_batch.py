@@ -427,7 +427,7 @@ def test_a_file_that_breaks_the_reader_fails_alone(
     make: Callable[..., Shop], monkeypatch: Any, what: str, kind: str
 ) -> None:
     monkeypatch.setenv("DROPSCRIBE_TEST__READER", f"{what}:bad.wav")
-    shop = make(reader={"stall_seconds": 1})
+    shop = make(reader={"stall_seconds": 4})
     shop.speak("a.wav", 1, seconds=1.5)
     shop.speak("bad.wav", 2)
     shop.speak("c.wav", 3, seconds=1.5)
