@@ -289,7 +289,7 @@ os.kill(os.getpid(), signal.SIGILL)
 def test_a_decoder_that_differs_from_serial_must_be_changed(settings: Settings) -> None:
     said = {
         "step": "transcription", "state": "ok", "text": clip.SAID, "time": 0.5, "rtf": 0.1, "decoder": "bulk-sync",
-        "same_as_serial": False,
+        "exactness": "serial", "same_as_serial": False,
     }  # fmt: skip
     finding = only(check_model.model(settings, command=probe_that(f"print({json.dumps(said)!r})")), "problem")
     assert finding.check == "decoder"

@@ -18,6 +18,7 @@ def test_the_launchd_template_has_the_keys_that_field_reports_ask_for() -> None:
     assert plist["SoftResourceLimits"]["NumberOfFiles"] >= 1024
     assert plist["ExitTimeOut"] == 20
     assert "/opt/homebrew/bin" in plist["EnvironmentVariables"]["PATH"].split(":")
+    assert plist["ProgramArguments"][-1] == "--service"
 
 
 def test_the_systemd_template_stops_in_order_and_restarts_after_a_crash_only() -> None:
@@ -25,7 +26,7 @@ def test_the_systemd_template_stops_in_order_and_restarts_after_a_crash_only() -
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(resources.template("config/dropscribe.service"))
     service = dict(unit["Service"])
-    assert service["ExecStart"] == "@PYTHON@ -m dropscribe run --config @CONFIG@"
+    assert service["ExecStart"] == "@PYTHON@ -m dropscribe run --config @CONFIG@ --service"
     assert (service["Restart"], service["KillMode"], service["TimeoutStopSec"]) == ("on-failure", "mixed", "20")
 
 

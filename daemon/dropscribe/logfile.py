@@ -193,7 +193,8 @@ def tail(path: Path, lines: int) -> list[str]:
 
 def follow(path: Path, *, pause: Callable[[], None] = lambda: time.sleep(0.5)) -> Iterator[str]:
     """New lines as they come, for ever; what is written around a rotation is not lost."""
-    file, rest = None, b""
+    file: BinaryIO | None = None
+    rest = b""
     try:
         with contextlib.suppress(FileNotFoundError):
             file = path.open("rb")

@@ -40,6 +40,7 @@ PRIORITY = 1000  # before everything that waits
 REMEDIES = {
     "mlx": "install dropscribe again with the right extra: on Linux `[cpu]` or `[cuda13]`; on macOS a native Python",
     "model": "connect to the network for the first run, which fetches it, or set `model` to a folder that has it",
+    "decoder": 'set decode.decoder = "bulk-sync"',
     "transcription": "`dropscribe transcribe-batch FILE` shows more; `dropscribe demo` tries the bundled model",
 }
 
@@ -89,10 +90,22 @@ def _model(event: dict[str, Any]) -> Iterator[Finding]:
     yield ok("model", f"{event['name']} (revision {event['revision'][:12]}) at {event['path']}")
 
 
+def _decoder(event: dict[str, Any]) -> Iterator[Finding]:
+    """The self-check's verdict, where the true batch is in question."""
+    if event["fallback"]:
+        yield warning("decoder", event["fallback"], "nothing must be done: the texts are right, only slower to come")
+    elif event["slots"] is not None:
+        exact = "the bits of one row alone" if event["as_serial"] else "rows independent of one another"
+        yield ok("decoder", f"self-check: {event['decoder']} with {event['slots']} rows, {exact}")
+
+
 def _transcription(event: dict[str, Any]) -> Iterator[Finding]:
     yield _judge(event["text"], f"in {event['time']:.2f} s (RTF {event['rtf']:.3f})")
     if event["same_as_serial"]:
         yield ok("decoder", f"{event['decoder']}: the same tokens as one row after another")
+    elif event["exactness"] == "row":
+        yield warning("decoder", f"{event['decoder']}: a token differs from one row after another",
+                      'decode.exactness = "row" allows that in near-ties; "serial" does not')  # fmt: skip
     else:
         yield problem(
             "decoder",
@@ -101,7 +114,7 @@ def _transcription(event: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-_SAY = {"mlx": _mlx, "model": _model, "transcription": _transcription}
+_SAY = {"mlx": _mlx, "model": _model, "decoder": _decoder, "transcription": _transcription}
 
 
 def _judge(text: str | None, how: str) -> Finding:

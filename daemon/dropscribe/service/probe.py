@@ -30,8 +30,10 @@ def main() -> None:
     os.dup2(2, 1)
     os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: a doctor fetches nothing
     settings = Settings.model_validate_json(sys.stdin.readline())
-    transcribe = sys.argv[1:] != ["--no-transcription"]
-    for step, look in (("mlx", _mlx), ("model", _model), *([("transcription", _transcription)] if transcribe else [])):
+    steps = [("mlx", _mlx), ("model", _model)]
+    if sys.argv[1:] != ["--no-transcription"]:
+        steps += [("decoder", _decoder), ("transcription", _transcription)]
+    for step, look in steps:
         _say(step, "begun")
         try:
             _say(step, "ok", **look(settings))
@@ -66,6 +68,23 @@ def _model(settings: Settings) -> dict[str, Any]:
     return {"name": located.name, "path": str(located.path), "revision": located.revision}
 
 
+def _decoder(settings: Settings) -> dict[str, Any]:
+    """The schedule that would run here; where the true batch is in question, by its self-check (kept between runs)."""
+    if settings.decode.decoder in ("serial", "bulk-sync"):
+        return {"decoder": settings.decode.decoder, "slots": None, "as_serial": True, "fallback": None}
+    from dropscribe import pipeline
+    from dropscribe.asr.model import load
+    from dropscribe.gpu_lock import GpuLock
+
+    with GpuLock("dropscribe doctor", waiting_for=_waiting):
+        plan = pipeline.plan_for(settings, load(settings.model))
+    return {"decoder": plan.decoder, "slots": plan.slots, "as_serial": plan.as_serial, "fallback": plan.fallback}
+
+
+def _waiting(holder: str) -> None:
+    _say("transcription", "waiting", holder=holder)
+
+
 def _transcription(settings: Settings) -> dict[str, Any]:
     """Two rows side by side by the decoder that is set, then one after another: the same tokens?"""
     from dropscribe.batch import transcribe_batch
@@ -74,9 +93,8 @@ def _transcription(settings: Settings) -> dict[str, Any]:
         files = [Path(folder) / "one.wav", Path(folder) / "two.wav"]
         for file in files:
             file.write_bytes(clip.clip())
-        waiting = lambda holder: _say("transcription", "waiting", holder=holder)  # noqa: E731 - one line, used twice
         results = {
-            decoder: list(transcribe_batch(settings, files, batch_size=2, decoder=decoder, waiting_for=waiting))
+            decoder: list(transcribe_batch(settings, files, batch_size=2, decoder=decoder, waiting_for=_waiting))
             for decoder in dict.fromkeys((settings.decode.decoder, "serial"))
         }
     first = results[settings.decode.decoder]
@@ -88,6 +106,7 @@ def _transcription(settings: Settings) -> dict[str, Any]:
         "time": first[0].time,
         "rtf": first[0].rtf,
         "decoder": settings.decode.decoder,
+        "exactness": settings.decode.exactness,
         "same_as_serial": [_tokens(result) for result in first] == [_tokens(result) for result in results["serial"]],
     }
 

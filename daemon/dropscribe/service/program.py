@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 BREW = "/opt/homebrew/bin:/usr/local/bin"
 SYSTEM = "/usr/bin:/bin:/usr/sbin:/sbin"
-# what decides where models, data and locks are; a service manager knows nothing of a shell's variables
+# what decides where models and data are and how rows are decoded; a service manager knows nothing of a shell's variables
 PASSED = (
     "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+    "QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE",
 )  # fmt: skip
 THROW_AWAY = re.compile(r"/(archive-v\d+|environments-v\d+|builds-v\d+)/|/pipx/\.cache/|/\.cache/pipx/")
 CELLAR = re.compile(r"^(?P<prefix>.*)/Cellar/(?P<formula>[^/]+)/[^/]+/(?P<rest>.*)$")
