@@ -1,11 +1,11 @@
 """How far cue times are from the truth: held-out clips joined with known gaps, transcribed, compared.
 
-    python tools/measure_cues.py --minutes 10 --seed 1 [--write cues.wav]
+    python tools/measure_cues.py --minutes 10 --seed 1
 
-The truth. Every clip begins where it was put; inside a clip a sentence begins after one of its longest silences (as many
-as it has sentences, less one), looked for in the clean clip by a plain threshold, not by the code under test. A cue that
-begins in mid-sentence is compared with the even pace of that sentence. Times without pauses are measured too, by making
-the same cues again from segments whose pauses were forgotten: that is what `estimated` may be off.
+The truth. Every clip begins where it was put; inside a clip a sentence begins after one of its longest silences (as
+many as it has sentences, less one), looked for in the clean clip by a plain threshold, not by the code under test. One
+that begins in mid-sentence is compared with the even pace of that sentence. Times without pauses are measured too, by
+making the same cues again from segments whose pauses were forgotten: that is how far off `estimated` may be.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--noise-db", type=float, default=-60, help="level of the noise floor laid over everything")
     parser.add_argument("--model", default=str(Path(dropscribe.__file__).parent / "demo" / "model"))
-    parser.add_argument("--gaps", type=float, nargs=2, default=(0.3, 2.5), help="shortest and longest gap, in seconds")
+    parser.add_argument("--gaps", type=float, nargs=2, default=(0.3, 2.5), help="shortest and longest gap, seconds")
     parser.add_argument("--segment-seconds", type=float, help="longest segment; default: what the model says")
-    parser.add_argument("--merge", type=float, metavar="SECONDS", help="join segments to longer ones before cutting cues")
+    parser.add_argument("--merge", type=float, metavar="SECONDS", help="join segments to longer ones before that")
     parser.add_argument("--keep", type=Path, help="write segments and truth there as JSON")
     parser.add_argument("--again", type=Path, help="measure what --keep wrote; nothing is transcribed")
     args = parser.parse_args()
@@ -159,7 +159,8 @@ def main():
             (result,) = transcribe_batch(settings, [path])
         rows, seconds = list(result.segments), result.duration
     if args.keep:
-        args.keep.write_text(json.dumps({"rows": [vars(row) for row in rows], "reference": reference, "seconds": seconds}))
+        kept = {"rows": [vars(row) for row in rows], "reference": reference, "seconds": seconds}
+        args.keep.write_text(json.dumps(kept))
     if args.merge:
         rows = merged(rows, args.merge)
     started = time.perf_counter()

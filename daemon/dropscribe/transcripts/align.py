@@ -31,7 +31,8 @@ LONG = 500  # ms; such a pause is somewhere in the text for sure
 CERTAIN = 0.92  # from this probability on a time counts as measured
 BOND = {SENTENCE: 7.0, CLAUSE: 2.0, WORD: -1.5}  # what a pair is worth by its punctuation …
 PAUSE_BOND = 3.0  # … and by its pause, at 800 ms and more
-JITTER, DRIFT = 0.015, 0.045  # variance of a stretch of speech: s² at once, and s² for every second of it
+HESITATION = 5.0  # what a place without punctuation loses in a pause of 1.5 s and more: few stop so long there
+JITTER, DRIFT = 0.015, 0.06  # variance of a stretch of speech: s² at once, and s² for every second of it
 REACH = 30.0  # seconds of speech between two pairs that are looked at together
 
 
@@ -55,9 +56,11 @@ class _Pause:
     start_ms: int
     end_ms: int
 
-    @property
-    def worth(self) -> float:
-        return PAUSE_BOND * min(self.end_ms - self.start_ms, 800) / 800
+    def worth(self, strength: int) -> float:
+        """What it is worth to have a place of this strength here."""
+        length = self.end_ms - self.start_ms
+        hesitation = HESITATION * min(max(length - 500, 0), 1000) / 1000 if strength == WORD else 0.0
+        return BOND[strength] + PAUSE_BOND * min(length, 800) / 800 - hesitation
 
 
 @dataclass(frozen=True)
@@ -158,9 +161,7 @@ def _pairs(parts: Sequence[Atom], expected: Sequence[float], track: _Track) -> l
             nearest = bisect_left(expected, pause.at)
             near = range(max(1, nearest - 3), min(len(parts), nearest + 3))
             places = sorted({*places, *near})
-        pairs += [
-            _Pair(at, number, expected[at], pause.at, BOND[parts[at - 1].strength] + pause.worth) for at in places
-        ]
+        pairs += [_Pair(at, number, expected[at], pause.at, pause.worth(parts[at - 1].strength)) for at in places]
     return pairs
 
 

@@ -203,9 +203,9 @@ def _strength(text: str, following: str) -> int:
 
 
 def _ends_sentence(bare: str, following: str) -> bool:
-    """A full stop is not one inside a number, after an abbreviation or an initial, or before a small letter."""
+    """Whether a full stop is one: not after an ordinal, an abbreviation or an initial, nor before a small letter."""
     word = bare.rstrip(".").lstrip("\"'“‘(").lower()
-    if word in _ABBREVIATIONS or re.fullmatch(r"[a-z]|(?:[a-z]\.)+[a-z]", word):
+    if word in _ABBREVIATIONS or re.fullmatch(r"[a-z]|(?:[a-z]\.)+[a-z]|\d{1,2}", word):
         return False
     first = following.lstrip("\"'“‘(")[:1]
     return not first.islower()

@@ -33,7 +33,7 @@ def srt(cues: Sequence[Cue], total_ms: int, notices: Sequence[str] = ()) -> str:
 def vtt(cues: Sequence[Cue], total_ms: int, notices: Sequence[str] = (), notes: Iterable[str] = ()) -> str:
     """WebVTT. ``notes`` become comments at the top, which players do not show."""
     blocks = ["WEBVTT\n"]
-    blocks += [f"NOTE\n{vtt_text(clean(note))}\n" for note in notes]
+    blocks += [f"NOTE\n{vtt_text(clean(note))}\n" for note in notes if clean(note)]
     for start, end, text in with_notices(on_screen(cues, total_ms), total_ms, notices):
         blocks.append(f"{_time(start, '.')} --> {_time(end, '.')}\n{vtt_text(text)}\n")
     return "\n".join(blocks)
