@@ -1,4 +1,4 @@
-"""Kills at random instants; all is real but the decoder (``tools/kill_run.py`` also runs with the real one, for long)."""
+"""Kills at random instants; all is real but the decoder, and ``tools/kill_run.py`` also runs with that, for long."""
 
 from __future__ import annotations
 

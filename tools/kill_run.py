@@ -41,6 +41,7 @@ TARGETS = ("worker", "reader", "supervisor", "all")
 KILLER = "killer.wav"
 DECODER_ENV, KILLER_ENV = "KILL_RUN_DECODER", "KILL_RUN_KILLER"  # read by the worker process only
 RATE = 16_000
+COMES_SECONDS = 15.0  # a worker or a reader that is to be killed has this long to come up
 ROUND_SECONDS = 600.0  # from the last kill until everything must be done
 
 
@@ -171,12 +172,15 @@ class _Round:
                 yield seen
 
     def _strike(self) -> str | None:
-        """Kill one of those that are there; its name."""
+        """Kill one of them, waiting for it if need be; its name, or None if it did not come."""
         assert self._supervisor is not None
-        family = self._daemon.tree(self._supervisor.pid)
-        present = [t for t in self._plan.targets if {"worker": 2, "reader": 3}.get(t, 1) <= len(family)]
-        # worker and reader are often not there, so they are chosen more often where they are
-        target = self._dice.choices(present, [3 if name in ("worker", "reader") else 1 for name in present])[0]
+        target = self._dice.choice(self._plan.targets)
+        needed = {"worker": 2, "reader": 3}.get(target, 1)
+        deadline = time.monotonic() + COMES_SECONDS
+        while len(family := self._daemon.tree(self._supervisor.pid)) < needed:
+            if time.monotonic() > deadline or self._finished():
+                return None
+            time.sleep(self._dice.uniform(0, 0.05))
         victims = {"worker": family[1:2], "reader": family[2:3], "supervisor": family[:1], "all": family}[target]
         self._daemon.kill(victims)
         if target in ("supervisor", "all"):
