@@ -59,7 +59,7 @@ def test_every_table_is_strict(path: Path) -> None:
     tables = db.rows("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE %'")
     ours = {row["name"]: row["sql"] for row in tables if not row["name"].startswith(("_", "sqlite_", "segments_fts"))}
     assert set(ours) == {
-        "roots", "jobs", "segments", "outputs", "batches", "timings", "service", "benchmarks",
+        "roots", "jobs", "segments", "outputs", "batches", "timings", "service", "benchmarks", "moves",
     }  # fmt: skip
     assert [name for name, sql in ours.items() if "STRICT" not in sql] == []
     db.close()

@@ -343,6 +343,21 @@ def test_a_twin_whose_text_was_pruned_meanwhile_is_not_reused(make: Callable[...
     assert shop.job("again.wav")["text"] == (shop.folder / "first.txt").read_text().strip()
 
 
+@pytest.mark.parametrize(("duplicates", "ends"), [("transcribe", ("done", None)), ("skip", ("skipped", "duplicate"))])
+def test_content_done_under_another_name_is_done_again_or_skipped_by_setting(
+    tmp_path: Path, model: Model, duplicates: str, ends: tuple[str, str | None]
+) -> None:
+    with Shop(tmp_path, model, duplicates=duplicates) as shop:
+        shop.speak("a.wav", 1, seconds=1.5)
+        shop.batch()
+        shop.speak("b.wav", 1, seconds=1.5)
+        shop.speak("c.wav", 1, seconds=1.5)
+        shop.batch()
+        assert shop.kinds() == {"a.wav": ("done", None), "b.wav": ends, "c.wav": ends}
+        assert shop.value("SELECT count(reused_from) FROM jobs") == 0
+        assert shop.transcripts() == ({"a.txt", "b.txt", "c.txt"} if duplicates == "transcribe" else {"a.txt"})
+
+
 def test_other_options_do_not_reuse_a_text(tmp_path: Path, model: Model) -> None:
     with Shop(tmp_path, model) as shop:
         shop.speak("a.wav", 1, seconds=2)

@@ -13,7 +13,7 @@ import structlog
 
 from dropscribe import pipeline
 from dropscribe.asr.timing import BatchTiming
-from dropscribe.errors import ClaimLost, SourceChanged, TransientError, reading_error
+from dropscribe.errors import ClaimLost, Duplicate, SourceChanged, TransientError, reading_error
 from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
 from dropscribe.jobs.records import printable
@@ -161,6 +161,8 @@ class Batch:
                 f"{job.path} holds other bytes than when it was queued; it is queued anew once it is whole"
             )
         aside = self._aside()
+        if self.engine.settings.duplicates == "transcribe":
+            return aside.saved_segments(job.id, work.params_key)
         work.twin = aside.done_twin(media.content_hash, work.params_key)
         if work.twin is not None:
             return None
@@ -220,6 +222,9 @@ class Batch:
             self._note_media(work)
             if file.error is not None:
                 file.dropped = True
+                state = self.engine.queue.fail(job, file.error)
+            elif work.twin is not None and self.engine.settings.duplicates == "skip":
+                file.error = Duplicate(f"job {work.twin} has transcribed this content; `duplicates` says to skip it")
                 state = self.engine.queue.fail(job, file.error)
             elif work.twin is not None:
                 state = self._reuse(work, work.twin)

@@ -25,6 +25,7 @@
     │   ├── OutputUnwritable   output_unwritable  read-only or forbidden target folder
     │   └── DatabaseBusy       database_busy      somebody else held the job log for too long
     ├── SourceMissing          source_missing     gone before it could be read: the job ends `missing`
+    ├── Duplicate              duplicate          done under another name, and `duplicates = "skip"`: skipped
     ├── ClaimLost              claim_lost         another process owns the job now; nothing may be written
     ├── SchemaTooNew           schema_too_new     the job log was written by a newer dropscribe
     └── DatabaseReplaced       database_replaced  the file under our connection is no longer the one on disk
@@ -134,6 +135,10 @@ class DatabaseBusy(TransientError, kind="database_busy"):
 
 class SourceMissing(DropscribeError, kind="source_missing"):
     """The source is gone."""
+
+
+class Duplicate(DropscribeError, kind="duplicate"):
+    """Another job has transcribed this content, and the settings say that once is enough."""
 
 
 class ClaimLost(DropscribeError, kind="claim_lost"):

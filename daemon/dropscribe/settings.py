@@ -62,6 +62,7 @@ def _batch_size(value: object) -> object:
 UserPath = Annotated[Path, AfterValidator(_expand)]
 BatchSize = Annotated[int | Literal["auto"], BeforeValidator(_batch_size)]
 OutputFormat = Literal["txt", "json", "srt", "vtt", "md"]
+FORMATS: tuple[str, ...] = get_args(OutputFormat)
 DecoderName = Literal["auto", "batched", "bulk-sync", "serial"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -93,12 +94,13 @@ class Watch(_Table):
     existing: Literal["take", "leave"] = Field(default="take", description="files there at the very first start")
     include: tuple[str, ...] = Field(default=(), description="glob patterns; empty: everything eligible")
     exclude: tuple[str, ...] = Field(default=(), description="glob patterns; wins over include")
+    move_done_to: UserPath | None = Field(default=None, description="move originals here once they are done")
 
     @field_validator("formats")
     @classmethod
     def _each_once(cls, value: tuple[OutputFormat, ...]) -> tuple[OutputFormat, ...]:
         if not value:
-            raise ValueError(f"name at least one of {', '.join(get_args(OutputFormat))}")
+            raise ValueError(f"name at least one of {', '.join(FORMATS)}")
         return tuple(dict.fromkeys(value))
 
     @field_validator("language")
@@ -155,7 +157,7 @@ class Reader(_Table):
     memory_mb: int = Field(default=2048, ge=256, description="address space of the reader beyond what it starts with")
 
 
-AFTER_NAMES = ("transcript", "source", "job", "language", *get_args(OutputFormat))
+AFTER_NAMES = ("transcript", "source", "job", "language", *FORMATS)
 
 
 class After(_Table):
@@ -197,6 +199,9 @@ class Settings(_Table):
 
     model: str = Field(default=DEFAULT_MODEL, min_length=1, description="hub id or local directory")
     database: UserPath = Field(default_factory=default_database_path)
+    duplicates: Literal["reuse", "transcribe", "skip"] = Field(
+        default="reuse", description="what becomes of content that was done under another name"
+    )
     watch: tuple[Watch, ...] = ()
     settle: Settle = Settle()
     scan: Scan = Scan()
@@ -219,6 +224,15 @@ class Settings(_Table):
         twice = next((path for path in paths if paths.count(path) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice} is there twice; keep one [[watch]] for it")
+        return value
+
+    @field_validator("watch")
+    @classmethod
+    def _done_ones_leave(cls, value: tuple[Watch, ...]) -> tuple[Watch, ...]:
+        for watch in value:
+            goal = watch.move_done_to
+            if goal and any(goal.resolve().is_relative_to(other.path.resolve()) for other in value):
+                raise ValueError(f"move_done_to = {goal} lies in a watched folder; choose one outside")
         return value
 
     def for_watching(self) -> Settings:

@@ -3,7 +3,7 @@
 ======================  =========================================================================================
 error                   the job
 ======================  =========================================================================================
-``NoAudioTrack``        ``skipped``: a video without sound is nobody's fault
+``NoAudioTrack``        ``skipped``: a video without sound is nobody's fault; ``Duplicate`` too
 ``ReaderCrashed``       ``queued`` again at once (it may have been killed from outside), ``failed`` the third time
 other ``MediaError``    ``failed``: the same bytes would fail again
 ``SourceMissing``       ``missing``
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from dropscribe.errors import (
     DropscribeError,
+    Duplicate,
     MediaError,
     ModelError,
     NoAudioTrack,
@@ -61,7 +62,7 @@ def verdict(error: BaseException, attempts: int, last_kind: str | None) -> Verdi
     """The rule for ``error`` on a job with ``attempts`` earlier attempts, the last of which ended in ``last_kind``."""
     kind = error.error_kind if isinstance(error, DropscribeError) else "internal"
     message = describe(error)
-    if isinstance(error, NoAudioTrack):
+    if isinstance(error, NoAudioTrack | Duplicate):
         return Verdict("skipped", kind, message)
     if isinstance(error, MediaError) and not isinstance(error, ReaderCrashed):
         return Verdict("failed", kind, message)

@@ -94,7 +94,7 @@ class Memory:
         self._files = 0
 
     def finished_pass(self, met: set[bytes]) -> set[bytes]:
-        """A complete pass met these folders; others are gone. Returns those that lost files since the last such pass."""
+        """A complete pass met these folders; others are gone. Returns those that lost files since the last one."""
         absent = [folder for known in (self._packed, self._open) for folder in known if folder not in met]
         for folder in absent:
             self._note_gone(folder, self.marks(folder))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from dropscribe.jobs.database import Database
     from dropscribe.jobs.queue import Queue
-    from dropscribe.jobs.records import Restorable
+    from dropscribe.jobs.records import KnownFile, Restorable
     from dropscribe.settings import Settings, Watch
     from dropscribe.watch.hashing import Check
     from dropscribe.watch.scan import Found
@@ -249,10 +249,11 @@ class Reconciler:
             return
         queued = 0
         try:
-            new = [found for found in whole if not self._may_restore(found)]
+            rows = lookups.newest(self._db, [found.path for found in whole])
+            new = [found for found in whole if found.path in rows or not self._may_be_known(found)]
             with transaction(self._db):
                 for found in new:
-                    queued += self._take(found)
+                    queued += self._take(found, rows.get(found.path))
         except DropscribeError:
             for found in whole:  # wait for it again rather than trust that a scan comes by
                 if (root := self._owner(found.path)) is not None:
@@ -261,10 +262,10 @@ class Reconciler:
         if queued:
             self._queued()
 
-    def _may_restore(self, found: Found) -> bool:
-        """Whether a file is new to the job log and looks transcribed, or moved; the hasher then finds out."""
+    def _may_be_known(self, found: Found) -> bool:
+        """Whether a file without a row looks transcribed, or moved; the hasher then finds out."""
         root = self._owner(found.path)
-        if root is None or self._queue.newest(found.path) is not None:
+        if root is None:
             return False
         check = self._restorer(root.watch, found.path)
         if check is None and not self._moves.may_follow(found):
@@ -278,12 +279,12 @@ class Reconciler:
             if (check := self._restorer(root.watch, file.path)) is not None:
                 self.hasher.ask(file.path, check)
 
-    def _take(self, found: Found) -> bool:
+    def _take(self, found: Found, row: KnownFile | None) -> bool:
         """One whole file, inside a transaction; True when it was queued."""
         root = self._owner(found.path)
         if root is None:
             return False
-        decision = decide(found, self._queue.newest(found.path), replaced=root.memory.replaced(found))
+        decision = decide(found, row, replaced=root.memory.replaced(found))
         if decision == "queue":
             return self._enqueue(root, found, None)
         if decision == "compare":

@@ -16,6 +16,7 @@ from dropscribe.watch.eligibility import MEDIA_SUFFIXES, Rules, is_inside, why_n
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+COMMON_ENDS = frozenset(end for suffix in MEDIA_SUFFIXES if len(suffix) == 4 for end in (suffix, suffix.upper()))
 SF_DATALESS = 0x40000000  # <sys/stat.h> of macOS: the content is in the cloud; reading would fetch it
 
 
@@ -155,15 +156,47 @@ class _Walker:
                 self.record.stopped = True
                 return
             self.record.folders += 1
-            yield self._folder(self.below.pop())
+            folder = self.below.pop()
+            expected = self.remembered(folder)
+            same = None if expected is None or self.rejected is not None else self._same(folder, expected)
+            yield self._folder(folder) if same is None else same
+
+    def _same(self, folder: bytes, expected: int) -> Folder | None:
+        """One listing of a folder that should be as it was: None if it is not, or if it holds anything unusual.
+
+        This loop is all that a pass over an unchanged tree does; there is nothing in it that can be left out.
+        """
+        total = met = 0
+        inner = []
+        common, suffixes = COMMON_ENDS, MEDIA_SUFFIXES
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False):
+                        name = entry.name
+                        if name[-4:] in common or name[name.rfind(b".") :].lower() in suffixes:
+                            status = entry.stat()
+                            total ^= hash((name, status.st_size, status.st_mtime_ns, status.st_ino))
+                            met += 1
+                        elif name.startswith(b".dropscribe-"):
+                            return None
+                    elif entry.is_dir(follow_symlinks=False):
+                        inner.append(entry)
+                    else:
+                        return None
+        except OSError:
+            return None
+        if total != expected:
+            return None
+        self.below += [entry.path for entry in inner if self._enter(entry)]
+        return Folder(folder, met, total, None)
 
     def _folder(self, folder: bytes) -> Folder:
-        """One listing. The loop is all that a pass over an unchanged tree does: nothing in it that can be left out."""
+        """One listing of a folder that is new, changed or unusual."""
         total = 0
         sure = True
         candidates: list[os.DirEntry[bytes]] = []
         files: list[Found] = []
-        suffixes = MEDIA_SUFFIXES
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -173,7 +206,7 @@ class _Walker:
                             total ^= mark(entry.name, *other.signature)
                         continue
                     name = entry.name
-                    if name[name.rfind(b".") :].lower() not in suffixes:
+                    if name[name.rfind(b".") :].lower() not in MEDIA_SUFFIXES:
                         self._no_media(entry, folder)
                         continue
                     candidates.append(entry)
@@ -182,14 +215,12 @@ class _Walker:
                     except OSError:
                         sure = False
                     else:
-                        total ^= hash((name, status.st_size, status.st_mtime_ns, status.st_ino))
+                        total ^= mark(name, status.st_size, status.st_mtime_ns, status.st_ino)
         except OSError as error:
             # a folder that vanished meanwhile too: it may have moved to where we have been already
             self.record.errors.append((folder, error))
             sure = False
         count = len(candidates) + len(files)
-        if sure and self.rejected is None and self.remembered(folder) == total:
-            return Folder(folder, count, total, None)
         files += [found for entry in candidates if (found := self._candidate(entry)) is not None]
         sure = sure and not any(found.placeholder for found in files)
         return Folder(folder, count, total if sure else None, files)
