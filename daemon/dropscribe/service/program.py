@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BREW = "/opt/homebrew/bin:/usr/local/bin"
 SYSTEM = "/usr/bin:/bin:/usr/sbin:/sbin"
-# what decides where models and data are and how rows are decoded; a service manager knows nothing of a shell's variables
+# what decides where models and data are and how rows are decoded; a service manager knows no shell's variables
 PASSED = (
     "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
     "QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE",
@@ -49,7 +49,8 @@ def program_of(config: Path, environ: Mapping[str, str] | None = None) -> Progra
     """The service of this installation with this settings file. Raises ``ServiceError`` where it could not last."""
     environ = os.environ if environ is None else environ
     check_installation()
-    env = {"PATH": f"{BREW}:{SYSTEM}", "PYTHONSAFEPATH": "1"}  # the latter: never import from the working directory
+    path = f"{BREW}:{SYSTEM}" if sys.platform == "darwin" else f"/usr/local/bin:{SYSTEM}"
+    env = {"PATH": path, "PYTHONSAFEPATH": "1"}  # the latter: never import from the working directory
     env |= {name: environ[name] for name in PASSED if environ.get(name)}
     if sys.platform != "darwin" and environ.get("TMPDIR"):  # launchd sets its own, the same for a shell
         env["TMPDIR"] = environ["TMPDIR"]
