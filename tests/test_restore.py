@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dropscribe.jobs import log
+from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue, SegmentRow
 from dropscribe.jobs.records import printable
 from dropscribe.transcripts.formats import Document, render
 from dropscribe.transcripts.names import target_for
 from dropscribe.transcripts.publish import publish
 from dropscribe.transcripts.restore import restorer
+from real_daemon import Place, clips
 from watching import Fingerprint, World
 
 if TYPE_CHECKING:
@@ -312,3 +314,26 @@ def test_restoring_is_refused_for_a_path_the_log_knows(world: World) -> None:
     assert queue.restore(1, source + b"2", 1, 1, found) is None  # its files are another job's
     shutil.rmtree(world.folder)
     assert check(lambda: "x" * 64) is None
+
+
+@pytest.mark.slow
+def test_a_log_that_goes_under_the_running_daemon_comes_back_without_transcribing_anew(tmp_path: Path) -> None:
+    with Place(tmp_path) as place:
+        place.drop(clips(1)[0])
+        open_database(place.settings.database, checkpoints=True).close()
+        shutil.copyfile(place.settings.database, tmp_path / "empty.db")
+        place.start()
+        place.until(lambda: place.states() == {"clip001.flac": "done"})
+        before = snapshot(place.folder)
+        for how in ("deleted", "replaced"):
+            for path in [*tmp_path.glob("jobs.db"), *tmp_path.glob("jobs.db-*")]:
+                path.unlink()
+            if how == "replaced":
+                (tmp_path / "empty.db").rename(place.settings.database)
+            place.until(lambda: place.rows("SELECT 1 FROM jobs WHERE warnings LIKE '%restored%'"))
+            assert place.rows("SELECT state, reused_from, batch_id FROM jobs") == [
+                {"state": "done", "reused_from": None, "batch_id": None}
+            ]
+            place.check()
+        assert place.log.read_text().count("event=job_log_replaced") == 2
+        assert snapshot(place.folder) == before
