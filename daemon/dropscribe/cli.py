@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscribe import __version__, cli_ask, cli_jobs, cli_service, settings, tables
+from dropscribe import __version__, cli_ask, cli_bench, cli_export, cli_jobs, cli_scan, cli_service, settings, tables
 from dropscribe.cli_common import (
     ConfigOption,
+    FormatOption,
     JsonLinesOption,
     JsonOption,
     ModelOption,
     config_path,
+    formats_of,
     load,
     print_line,
     say,
@@ -44,6 +46,9 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 cli_jobs.register(app)
 cli_ask.register(app)
+cli_export.register(app)
+cli_scan.register(app)
+cli_bench.register(app)
 cli_service.register(app, config_app)
 
 
@@ -110,10 +115,14 @@ def transcribe_batch_command(
     decoder: Annotated[str | None, typer.Option(metavar="NAME", help="bulk-sync or serial.")] = None,
     jsonl: JsonLinesOption = False,
     output_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a .txt and a .json for every file there.")
+        Path | None, typer.Option(metavar="DIR", help="Write transcripts there, by default a .txt and a .json each.")
     ] = None,
+    formats: FormatOption = None,
 ) -> None:
     """Transcribe files now and print the results; the job log is left alone."""
+    if formats and output_dir is None:
+        raise typer.BadParameter("it says what --output-dir gets; name that folder too", param_hint="--format")
+    wanted = formats_of(formats, ("txt", "json"))
     loaded = load(config, model, decode={"batch_size": batch_size, "decoder": decoder})
     from dropscribe.batch_files import OutputFolder, files_of
 
@@ -128,7 +137,7 @@ def transcribe_batch_command(
     with _progress(len(files)) as on_progress:
         for result in transcribe_batch(loaded, files, on_progress=on_progress, waiting_for=_say_waiting):
             if folder is not None and not result.error_kind:
-                folder.write(result.file, result.rendered())
+                folder.write(result.file, result.rendered(wanted))
             if jsonl:
                 record = asdict(replace(result, document=None))
                 del record["document"]  # the files of --output-dir have it

@@ -1,0 +1,216 @@
+"""What watching a large tree costs: scans against a bare walk, the real daemon's memory, a burst, and idling.
+
+The tree is made in a temporary folder. Scans are measured in this process, by wall and by processor time; memory, burst
+and idling on a real ``dropscribe run`` that is paused, so that it watches and queues but starts no worker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dropscribe.jobs.database import connect_readonly, open_database, transaction
+from dropscribe.jobs.queue import Queue
+from dropscribe.settings import Settings, to_toml
+from dropscribe.watch import scan
+from dropscribe.watch.eligibility import Rules
+from dropscribe.watch.reconcile import LOOKS_A_STEP, Reconciler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS = 5
+QUEUE_SECONDS = 1800.0  # longest wait for the daemon to queue everything
+
+
+class Took(NamedTuple):
+    """Seconds."""
+
+    wall: float
+    cpu: float
+
+
+def measure(
+    *, files: int, folders: int, burst: int, idle_seconds: float, say: Callable[[str], None], within: Path | None = None
+) -> dict[str, Any]:
+    """All figures. ``within``: where the temporary tree is made (default: the system's temporary folder)."""
+    base = Path(tempfile.mkdtemp(prefix="dropscribe-bench-", dir=within))
+    try:
+        say(f"making {files} files in {folders} folders")
+        make_tree(base / "tree", files, folders)
+        return {
+            "files": files,
+            "folders": folders,
+            **_scans(base, say),
+            **_daemon(base, files, burst, idle_seconds, say),
+        }
+    finally:
+        shutil.rmtree(base)
+
+
+def make_tree(tree: Path, files: int, folders: int) -> None:
+    """``files`` small files of their own content, spread evenly."""
+    for number in range(folders):
+        (tree / f"folder-{number:05}").mkdir(parents=True)
+    for number in range(files):
+        (tree / f"folder-{number % folders:05}" / f"recording-{number:06}.wav").write_bytes(b"%d" % number)
+
+
+def bare_walk(tree: bytes) -> int:
+    """os.scandir and a stat for every file, nothing else: what a scan is compared with."""
+    seen = 0
+    below = [tree]
+    while below:
+        with os.scandir(below.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+                else:
+                    entry.stat()
+                    seen += 1
+    return seen
+
+
+def _took(work: Callable[[], object]) -> Took:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def _best(rounds: list[Took]) -> Took:
+    return Took(min(took.wall for took in rounds), min(took.cpu for took in rounds))
+
+
+def _scans(base: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    tree = os.fsencode(base / "tree")
+    say("bare walk")
+    bare = _best([_took(lambda: bare_walk(tree)) for _ in range(ROUNDS)])
+    say("inserts alone")
+    inserts = _took(lambda: _insert(base, tree))
+    say("first scan")
+    settings = _settings(base, "scans.db", quiet=0.0)
+    db = open_database(settings.database)
+    queue = Queue(db)
+    reconciler = Reconciler(db, queue, settings, observe=False)
+
+    def whole() -> None:
+        reconciler.step()
+        while not reconciler.settled:
+            reconciler.step()
+
+    first = _took(whole)
+    say("steady scans")
+    writes = []
+    steady = []
+    for _ in range(ROUNDS + 1):
+        before = db.conn.total_changes
+        reconciler.rescan("bench")
+        steady.append(_took(reconciler.step))
+        writes.append(db.conn.total_changes - before)
+    reconciler.close()
+    db.close()
+    rescan = _best(steady[1:])  # the first one notes what the first scan has queued
+    return {
+        "bare_walk_s": bare.wall, "bare_walk_cpu_s": bare.cpu, "inserts_s": inserts.wall, "inserts_cpu_s": inserts.cpu,
+        "first_scan_s": first.wall, "first_scan_cpu_s": first.cpu,
+        "first_scan_ratio": first.cpu / (bare.cpu + inserts.cpu),
+        "rescan_s": rescan.wall, "rescan_cpu_s": rescan.cpu, "rescan_ratio": rescan.cpu / bare.cpu,
+        "rescan_rows_written": max(writes),
+    }  # fmt: skip
+
+
+def _insert(base: Path, tree: bytes) -> None:
+    """The rows alone, as the watcher writes them."""
+    with closing(open_database(base / "inserts.db")) as db:
+        queue = Queue(db)
+        root = queue.ensure_root(os.fsdecode(tree))
+        found = list(scan.walk(Rules(tree), scan.Pass()))
+        for start in range(0, len(found), LOOKS_A_STEP):
+            with transaction(db):
+                for one in found[start : start + LOOKS_A_STEP]:
+                    queue.enqueue(root, one.path, one.size, one.mtime_ns)
+
+
+def _settings(base: Path, database: str, *, quiet: float) -> Settings:
+    return Settings.model_validate(
+        {
+            "model": str(base), "database": base / database, "watch": [{"path": base / "tree"}],
+            "settle": {"quiet_seconds": quiet}, "log": {"level": "warning"},
+        }
+    )  # fmt: skip
+
+
+def _daemon(base: Path, files: int, burst: int, idle_seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    settings = _settings(base, "daemon.db", quiet=1.0)
+    config = base / "dropscribe.toml"
+    config.write_text(to_toml(settings), encoding="utf-8")
+    with closing(open_database(settings.database)) as db:
+        Queue(db).set_service(paused=1)
+    say("starting the daemon")
+    process = subprocess.Popen([sys.executable, "-m", "dropscribe", "run", "--config", str(config)])
+    try:
+        started = time.monotonic()
+        _until_queued(settings.database, files, process)
+        queued_s = time.monotonic() - started
+        say(f"all queued; a burst of {burst} files")
+        for number in range(burst):
+            (base / "tree" / f"burst-{number:06}.wav").write_bytes(b"burst %d" % number)
+        started = time.monotonic()
+        queued = _until_queued(settings.database, files + burst, process)
+        burst_s = time.monotonic() - started
+        time.sleep(5)
+        say(f"idle for {idle_seconds:.0f} s")
+        cpu, started = cpu_seconds(process.pid), time.monotonic()
+        time.sleep(idle_seconds)
+        cpu, wall = cpu_seconds(process.pid) - cpu, time.monotonic() - started
+        return {
+            "daemon_all_queued_s": queued_s, "burst": burst, "burst_queued": queued - files, "burst_queued_s": burst_s,
+            "daemon_memory_mb": memory_mb(process.pid), "daemon_peak_memory_mb": memory_mb(process.pid, peak=True),
+            "idle_s": wall, "idle_cpu_s": cpu, "idle_percent": 100 * cpu / wall if wall else 0.0,
+        }  # fmt: skip
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _until_queued(database: Path, number: int, process: subprocess.Popen[bytes]) -> int:
+    """Wait until that many jobs are queued, or nothing comes any more; how many there are."""
+    deadline = time.monotonic() + QUEUE_SECONDS
+    count = 0
+    with closing(connect_readonly(database)) as conn:
+        while count < number and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.2)
+            count = conn.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0]
+    return count
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        listed = _ps(pid, "time").replace("-", ":").split(":")
+        return float(sum(float(part) * 60**place for place, part in enumerate(reversed(listed))))
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int, *, peak: bool = False) -> float | None:
+    """Resident memory of a process in MB; its peak where the system tells."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except FileNotFoundError:
+        return None if peak else int(_ps(pid, "rss")) / 1024
+    wanted = "VmHWM:" if peak else "VmRSS:"
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(wanted))
+
+
+def _ps(pid: int, column: str) -> str:
+    command = ["/bin/ps", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
