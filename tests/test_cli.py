@@ -37,7 +37,7 @@ class FileResult:
     tokens: list = field(default_factory=list)
     document: object = None
 
-    def rendered(self):
+    def rendered(self, formats=("txt", "json")):
         txt = Rendered("txt", (self.text + "\\n").encode())
         content_hash = hashlib.sha256(self.file.encode()).hexdigest()
         content = {"outputs": {"txt": {"sha256": txt.sha256}}, "content_hash": content_hash}

@@ -1,7 +1,8 @@
 """The files of ``transcribe-batch``: those it takes, and with ``--output-dir`` those it writes.
 
-There is no job log to say what is ours, so the .json says it: a pair is ours to replace when the .json names the same
-content and holds the hash of the .txt beside it. Everything else is left alone, and the next free name is taken.
+There is no job log to say what is ours, so the .json says it: a file is ours to replace when the .json beside it names
+the same content and holds its hash. Everything else is left alone, and the next free name is taken; without a .json, so
+is what an earlier run wrote, unless it is the same to the byte.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dropscribe.errors import writing_error
+from dropscribe.transcripts.files import name_max
 from dropscribe.transcripts.names import bases
 from dropscribe.watch.eligibility import has_media_suffix, why_not_name
 
@@ -46,35 +48,55 @@ class OutputFolder:
         self._taken: set[bytes] = set()
 
     def write(self, source: str, rendered: Sequence[Rendered]) -> None:
-        """Write the .txt and the .json of ``source``. Raises ``DiskFull``, ``OutputUnwritable``."""
-        contents = {f".{file.format}": file.content for file in rendered}
+        """Write the transcripts of ``source``, all under one base. Raises ``DiskFull``, ``OutputUnwritable``."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            base = self._base(source, content_hash=json.loads(contents[".json"])["content_hash"])
-            for suffix, content in contents.items():
-                _replace(Path(f"{base}{suffix}"), content)
+            base = self._base(source, rendered)
+            for file in rendered:
+                _replace(Path(f"{base}.{file.format}"), file.content)
         except OSError as error:
             raise writing_error(error, str(self.folder)) from None
 
-    def _base(self, source: str, content_hash: str) -> Path:
-        for name in bases(os.path.basename(os.fsencode(source))):  # noqa: PTH119 - any bytes
+    def _base(self, source: str, rendered: Sequence[Rendered]) -> Path:
+        for name in bases(os.path.basename(os.fsencode(source)), name_max=name_max(os.fsencode(self.folder))):  # noqa: PTH119 - any bytes
             if name not in self._taken:
                 base = self.folder / os.fsdecode(name)
-                if _is_free_or_ours(Path(f"{base}.txt"), Path(f"{base}.json"), content_hash):
+                if _is_free_or_ours(base, rendered):
                     self._taken.add(name)
                     return base
         raise AssertionError("names never end")
 
 
-def _is_free_or_ours(txt: Path, described: Path, content_hash: str) -> bool:
-    if not os.path.lexists(txt) and not os.path.lexists(described):
+def _is_free_or_ours(base: Path, rendered: Sequence[Rendered]) -> bool:
+    before = _before(base, rendered)
+    return all(_may_write(Path(f"{base}.{file.format}"), file, before) for file in rendered)
+
+
+def _before(base: Path, rendered: Sequence[Rendered]) -> dict[str, str]:
+    """What an earlier run of this content wrote there, hash by format: its .json says it, if this run replaces that."""
+    ours = next((json.loads(file.content) for file in rendered if file.format == "json"), None)
+    if ours is None:
+        return {}
+    try:
+        path = Path(f"{base}.json")
+        written = path.read_bytes()
+        said = json.loads(written)
+        if said["content_hash"] != ours["content_hash"]:
+            return {}
+        hashes = {str(name): str(entry["sha256"]) for name, entry in said["outputs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {**hashes, "json": hashlib.sha256(written).hexdigest()}
+
+
+def _may_write(path: Path, file: Rendered, before: dict[str, str]) -> bool:
+    if not os.path.lexists(path):
         return True
     try:
-        written = json.loads(described.read_bytes())
-        unedited = written["outputs"]["txt"]["sha256"] == hashlib.sha256(txt.read_bytes()).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError):
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
         return False
-    return bool(unedited and written.get("content_hash") == content_hash)
+    return found in (file.sha256, before.get(file.format))
 
 
 def _replace(path: Path, content: bytes) -> None:

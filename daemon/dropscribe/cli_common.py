@@ -30,6 +30,21 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 JsonLinesOption = Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")]
 
 
+FormatOption = Annotated[
+    list[str] | None,
+    typer.Option("--format", metavar="NAME", help="txt, json, srt, vtt or md; may be repeated, or a,b."),
+]
+
+
+def formats_of(given: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
+    """The formats named on the command line, each once."""
+    names = [name.strip() for value in given or () for name in value.split(",") if name.strip()]
+    for unknown in set(names) - set(settings.FORMATS):
+        raise typer.BadParameter(f"{unknown!r} is no format; choose from {', '.join(settings.FORMATS)}",
+                                 param_hint="--format")  # fmt: skip
+    return tuple(dict.fromkeys(names or default))
+
+
 def config_path(config: Path | None) -> Path:
     """Where the settings are read from."""
     return config if config is not None else settings.default_config_path()

@@ -104,6 +104,16 @@ def segments(conn: sqlite3.Connection, job_id: int) -> list[Row]:
     return [{**row, "pauses": pauses_from(row["pauses"])} for row in fetch(conn, query, (job_id,))]
 
 
+def transcript(conn: sqlite3.Connection, job_id: int) -> list[Row]:
+    """The segments its ``text`` was made of, whatever became of the job since: it keeps them until it has new ones."""
+    query = """
+        SELECT s.start_ms, s.end_ms, s.text, s.language, s.tokens, s.finish_reason, s.pauses
+        FROM jobs j JOIN segments s ON s.job_id = coalesce(j.reused_from, j.id) AND s.params_key = j.params_key
+        WHERE j.id = ? ORDER BY s.start_ms
+        """
+    return [{**row, "pauses": pauses_from(row["pauses"])} for row in fetch(conn, query, (job_id,))]
+
+
 def timings(conn: sqlite3.Connection, job_id: int) -> list[Row]:
     """What a job cost in each batch it took part in (view ``transcript_timings``)."""
     return fetch(conn, "SELECT * FROM transcript_timings WHERE job_id = ? ORDER BY batch_id", (job_id,))
@@ -137,7 +147,7 @@ def queue(conn: sqlite3.Connection, limit: int | None = None) -> list[Row]:
 
 
 def search(conn: sqlite3.Connection, words: str, *, limit: int = 20, exact: bool = False) -> list[Row]:
-    """Segments of done jobs that hold all ``words``, newest job first: path, times, and a snippet with the hits marked.
+    """Segments of transcripts that hold all ``words``, newest job first: path, times, and a snippet with the hits marked.
 
     ``same_content`` are the paths of further files with this very content.
     ``exact`` hands ``words`` to FTS5 as a query of its own language; raises ``ValueError`` where that is not one.
@@ -192,7 +202,8 @@ def fetch(conn: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> l
 
 
 _HIT = """s.job_id, j.path, j.transcript_path, s.start_ms, s.end_ms, s.language"""
-_COUNTED = "j.state = 'done' AND s.params_key = j.params_key"
+# A job that was queued again has its earlier text until there is a new one.
+_COUNTED = "j.text IS NOT NULL AND s.params_key = j.params_key"
 # In the order of the row ids, which full-text search walks by itself: twenty of 100,000 hits cost as little as twenty.
 _SEARCH = f"""
 SELECT {_HIT}, snippet(segments_fts, 0, ?, ?, '…', 24) AS snippet
@@ -204,5 +215,5 @@ WHERE {{condition}} AND {_COUNTED} ORDER BY s.id DESC LIMIT ?"""  # noqa: S608
 
 __all__ = [
     "FINISHED", "LISTED", "MARK_END", "MARK_START", "STATES", "Row", "connect_readonly", "counts", "fetch",
-    "get_job", "list_jobs", "outputs", "queue", "roots", "search", "segments", "service", "timings",
+    "get_job", "list_jobs", "outputs", "queue", "roots", "search", "segments", "service", "timings", "transcript",
 ]  # fmt: skip

@@ -82,6 +82,7 @@ class Recovery(Writer):
     def retry(self, ids: Iterable[int]) -> list[int]:
         """Queue finished jobs again as if new, and waiting ones at once. Returns those that are queued now.
 
+        What a done one said, its text, segments and transcripts, stays until there is something new in its place.
         Left alone: running jobs, and any for whose path there is a newer job.
         """
         retried = []
@@ -91,7 +92,7 @@ class Recovery(Writer):
                     """
                     UPDATE jobs SET state = 'queued', attempts = 0, crashes = 0, suspect = 0, not_before = NULL,
                       queued_at = iif(state = 'queued', queued_at, :now), started_at = NULL, finished_at = NULL,
-                      error_kind = NULL, error = NULL, reused_from = NULL
+                      error_kind = NULL, error = NULL
                     WHERE id = :id AND state <> 'running'
                       AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.path_raw = jobs.path_raw AND (o.id > jobs.id
                         OR o.id <> jobs.id AND o.state IN ('queued', 'running')))

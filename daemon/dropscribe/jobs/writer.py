@@ -83,9 +83,18 @@ class Writer:
         return "queued"
 
     def _supersede(self, job_id: int) -> None:
-        """A live job whose content is no longer at its path; its partial segments are of no use to anybody."""
+        """A live job whose content is no longer at its path; its partial segments are of no use to anybody.
+
+        Those of a transcript it had before stay with it.
+        """
         self._finish(job_id, "skipped", "superseded", "the file changed before this content was transcribed")
-        self.db.execute("DELETE FROM segments WHERE job_id = ?", (job_id,))
+        self.db.execute(
+            """
+            DELETE FROM segments WHERE job_id = :id AND params_key IS NOT (
+              SELECT params_key FROM jobs WHERE id = :id AND text IS NOT NULL)
+            """,
+            {"id": job_id},
+        )
 
     def _insert_segments(self, job_id: int, params_key: str, rows: Iterable[SegmentRow]) -> None:
         """Inside a transaction."""

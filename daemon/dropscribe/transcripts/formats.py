@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dropscribe.settings import FORMATS
 from dropscribe.transcripts import cues as cutting
 from dropscribe.transcripts import markdown, subtitles
 from dropscribe.transcripts.join import join
@@ -21,8 +22,9 @@ from dropscribe.transcripts.join import join
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+__all__ = ["FORMATS", "VERSION", "Document", "Rendered", "Segment", "paragraphs", "render"]
+
 VERSION = 1  # of the json format; docs/transcript.schema.json describes it
-FORMATS = ("txt", "json", "srt", "vtt", "md")
 
 # What a transcript says of the job's warnings, for readers; short enough for a line of a subtitle.
 NOTICES = {
