@@ -8,10 +8,15 @@ import time
 from typing import TYPE_CHECKING
 
 from dropscribe.awake import TOOLS, Awake
+from dropscribe.jobs.database import open_database
+from dropscribe.jobs.queue import Queue
+from test_supervisor import House
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
 # writes down when it begins and ends; like the real ones it lasts as long as what it runs
 TOOL = """
@@ -80,3 +85,37 @@ def test_a_missing_or_refusing_tool_is_asked_once(tmp_path: Path) -> None:
 def test_only_falling_asleep_by_itself_is_prevented() -> None:
     assert TOOLS["darwin"] == ("caffeinate", "-i", "cat")  # -i: not the display, not a closed lid, not "Sleep" by hand
     assert "--what=idle" in TOOLS["linux"]
+
+
+def pause(house: House, *, paused: int) -> None:
+    db = open_database(house.database)
+    Queue(db).set_service(paused=paused)
+    db.close()
+
+
+def test_the_daemon_holds_it_from_a_claim_until_it_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, tools = tmp_path / "record", tmp_path / "bin"
+    tools.mkdir()
+    for name in ("caffeinate", "systemd-inhibit"):
+        script = tools / name
+        script.write_text(f'#!/bin/sh\necho held >> "{record}"\ncat\necho released >> "{record}"\n')
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    house = House(tmp_path)
+    try:
+        supervisor = house.start()
+        house.until(lambda: house.service("pid"))
+        assert not record.exists()  # idle: never
+        house.drop("slow.wav")
+        until(lambda: record.exists() and "running" in house.states().values())
+        assert record.read_text() == "held\n"
+        pause(house, paused=1)
+        until(lambda: record.read_text() == "held\nreleased\n")
+        assert house.states() == {"slow.wav": "queued"}
+        pause(house, paused=0)
+        until(lambda: record.read_text().count("held") == 2)
+        supervisor.terminate()
+        assert supervisor.wait(10) == 0
+        assert record.read_text() == "held\nreleased\n" * 2
+    finally:
+        house.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -113,7 +114,8 @@ def logs(
     like_a_filter()
     path = log_file()
     if not path.exists():
-        say(f"no log yet ({path}): the service has not run")
+        early = path.with_name("service.err") if sys.platform == "darwin" else "`journalctl --user -u dropscribe`"
+        say(f"no log yet ({path}): the service has not come so far; {early} may say why")
     for line in logfile.tail(path, lines):
         print_line(line)
     if follow:
