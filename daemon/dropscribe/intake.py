@@ -10,6 +10,7 @@ import structlog
 from dropscribe.errors import DatabaseReplaced, TransientError
 from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
+from dropscribe.originals import OriginalsThread
 from dropscribe.transcripts.restore import restorer
 from dropscribe.watch.reconcile import Reconciler
 
@@ -32,6 +33,8 @@ class IntakeThread:
         self._observe = observe
         self._queued = queued
         self._stop = threading.Event()
+        moves = observe and any(watch.move_done_to for watch in settings.watch)
+        self._originals = OriginalsThread(settings) if moves else None
         self.reconciler: Reconciler | None = None  # once there is one; read its state, call nothing but its mailbox
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
         self._thread.start()
@@ -43,12 +46,16 @@ class IntakeThread:
     def stop(self) -> None:
         """Ask it to leave."""
         self._stop.set()
+        if self._originals is not None:
+            self._originals.stop()
         if self.reconciler is not None:
             self.reconciler.mailbox.wake()
 
     def join(self, seconds: float) -> None:
         """Wait for it to leave. It is a daemon: one that hangs in a dead share holds nobody up."""
         self._thread.join(seconds)
+        if self._originals is not None:
+            self._originals.join(seconds)
 
     def _run(self) -> None:
         db: Database | None = None

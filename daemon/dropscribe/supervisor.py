@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dropscribe import logs
+from dropscribe.after import AfterCommands
 from dropscribe.awake import Awake
 from dropscribe.errors import (
     DatabaseReplaced,
@@ -33,6 +34,7 @@ from dropscribe.intake import IntakeThread
 from dropscribe.jobs.database import checkpoint, open_database
 from dropscribe.jobs.queue import Queue
 from dropscribe.jobs.records import iso, printable, utcnow
+from dropscribe.originals import Originals
 from dropscribe.transcripts.publish import sweep_temp_files
 from dropscribe.worker_process import COMMAND, MODEL_PROBLEM, Delays, WorkerProcess, how_it_died, silence_limit
 
@@ -173,6 +175,7 @@ class Supervisor:
         self._intake = IntakeThread(
             self._settings, observe=not self._once, queued=lambda: self._inbox.put((None, {"event": "queued"}))
         )
+        self._after = AfterCommands(self._settings)
         self._began = self._clock()
         replaced = False
         try:
@@ -220,6 +223,7 @@ class Supervisor:
         """The end of a session, whatever ended it."""
         began = self._stopping if self._stopping is not None else self._clock()
         self._intake.stop()
+        self._after.close()
         self._end_worker(began + LEAVE_SECONDS)
         self._awake.release()
         self._intake.join(2.0)
@@ -322,6 +326,8 @@ class Supervisor:
         elif name in ("done", "batch"):
             self._crashes.failures = 0
             self._problem = None
+            if event.get("state") == "done":
+                self._after.submit(int(event["job"]))
         elif name == "waiting":
             self._problem = f"waiting for the GPU: {event.get('holder')} has it"
         elif name == "noise":
@@ -402,8 +408,13 @@ class Supervisor:
             return None
         self._look_again()
         self._look()
-        if self._due or self._db.rows(_BUSY):
+        if self._due or self._db.rows(_BUSY) or not self._after.idle:
             return None
+        if (
+            self._worker is not None and self._worker.busy
+        ):  # its last words, which may call for a command, are on the way
+            return None
+        Originals(self._db, self._settings).step(lambda: self._stopping is not None)
         return self._verdict(started_at, reconciler)
 
     def _verdict(self, started_at: str, reconciler: Reconciler | None) -> int:
