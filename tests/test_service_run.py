@@ -312,12 +312,3 @@ def test_a_bad_setting_ends_the_service_with_0_and_status_says_why(place: Place)
     assert "is not a setting; did you mean `batch_size`?" in done.stderr
     assert "it gave up" in done.stdout
     assert "batch_sise" in done.stdout
-
-
-def test_the_service_commands_explain_themselves(place: Place) -> None:
-    group = subprocess.run(
-        [sys.executable, "-m", "dropscribe", "service", "--help"], capture_output=True, text=True, check=True,
-        timeout=60, env={**place.env, "COLUMNS": "200"},
-    ).stdout  # fmt: skip
-    for name in ("install", "uninstall", "start", "stop", "status", "logs", "pause", "resume"):
-        assert name in group
