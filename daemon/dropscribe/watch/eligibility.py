@@ -5,7 +5,8 @@ The rules, in the order they are asked:
 1. Nothing whose name starts with a dot, no system folder (recycle bins, thumbnails), no name of a download or copy in
    progress; for folders as for files (Safari downloads into a *folder* ``x.wav.download``).
 2. In the most deeply nested watched folder only: what lies below another watched folder belongs to that one alone.
-3. A suffix on the allow-list of audio and video containers, in any case. What a file really is, the reader decides.
+3. A suffix on the allow-list of audio and video containers, in any case, dots and spaces after it aside. What a file
+   really is, the reader decides.
 4. ``exclude`` wins over ``include``. A pattern without a slash is compared with every name on the way down, one with a
    slash with the whole path below the watched folder; ``*`` stays within one name, ``**`` does not.
 
@@ -31,6 +32,7 @@ MEDIA_SUFFIXES = frozenset(
     b".flv .m2a .m2ts .m4a .m4b .m4r .m4v .mka .mkv .mov .mp2 .mp3 .mp4 .mpc .mpeg .mpg .mpga .mts .mxf .oga .ogg .ogm "
     b".ogv .opus .qt .rf64 .snd .spx .tta .ts .vob .w64 .wav .wave .webm .wma .wmv .wv".split()
 )
+TRAILING = b". "  # what some systems add to names, and others cannot even store
 TEMP_SUFFIXES = (b".part", b".partial", b".crdownload", b".download", b".tmp", b"~")
 SYSTEM_FOLDERS = frozenset(
     name.lower()
@@ -52,6 +54,7 @@ def why_not_name(name: bytes) -> str | None:
 
 def has_media_suffix(name: bytes) -> bool:
     """Rule 3: the last suffix is on the allow-list."""
+    name = name.rstrip(TRAILING)
     dot = name.rfind(b".")
     return dot > 0 and name[dot:].lower() in MEDIA_SUFFIXES
 

@@ -119,6 +119,8 @@ class Root:
             log.warning("observer_died", root=printable(self.path))
         if self._state in ("away", "unreadable") or not os.path.isdir(self.path):  # noqa: PTH112 - bytes
             self.observer.disarm()  # its coming back is noticed by looking
+            if died:
+                self.scan_by(now, "observer_died")
             return
         self.observer.arm()
         self._say_problem()

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropscribe.watch.eligibility import MEDIA_SUFFIXES, Rules, is_inside, why_not_name
+from dropscribe.watch.eligibility import MEDIA_SUFFIXES, TRAILING, Rules, has_media_suffix, is_inside, why_not_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ class _Walker:
                             status = entry.stat()
                             total ^= hash((name, status.st_size, status.st_mtime_ns, status.st_ino))
                             met += 1
-                        elif name.startswith(b".dropscribe-"):
+                        elif name[-1] in TRAILING or name.startswith(b".dropscribe-"):
                             return None
                     elif entry.is_dir(follow_symlinks=False):
                         inner.append(entry)
@@ -206,7 +206,7 @@ class _Walker:
                             total ^= mark(entry.name, *other.signature)
                         continue
                     name = entry.name
-                    if name[name.rfind(b".") :].lower() not in MEDIA_SUFFIXES:
+                    if not has_media_suffix(name):
                         self._no_media(entry, folder)
                         continue
                     candidates.append(entry)
