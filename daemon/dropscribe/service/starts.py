@@ -52,7 +52,9 @@ class Starts:
         record, now = self.read(), self._clock()
         recent = [start for start in record.starts if 0 <= now - start < WITHIN]
         if len(recent) >= MOST:
-            why = f"; the last one ended with: {record.error}" if record.error else ""
+            why = (
+                f"; the last one ended with: {record.error}" if record.error else ", and none of them said why it ended"
+            )
             record.gave_up_at, record.starts = now, []  # the next start by hand begins anew
             record.error_kind = record.error_kind or "internal"
             record.error = f"started {MOST} times within {WITHIN / 60:.0f} minutes{why}"
