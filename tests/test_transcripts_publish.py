@@ -198,6 +198,38 @@ def test_a_format_added_later_joins_the_name_the_others_have(bench: Bench) -> No
     assert bench.publish(bench.claim("a.wav"), formats="txt json") == ["a.wav.txt", "a.wav.json"]
 
 
+EVERY = "txt json srt vtt md"
+
+
+@pytest.mark.usefixtures("any_disk")
+@pytest.mark.parametrize("foreign", EVERY.split())
+def test_five_formats_have_one_base_whichever_of_them_is_taken(bench: Bench, foreign: str) -> None:
+    (bench.folder / f"a.{foreign}").write_text("mine")
+    assert bench.publish(formats=EVERY) == [f"a.wav.{suffix}" for suffix in EVERY.split()]
+    assert bench.publish(bench.claim("a.mp3"), formats=EVERY) == [f"a.mp3.{suffix}" for suffix in EVERY.split()]
+    assert bench.disk()[f"a.{foreign}"] == "mine"
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".wav", "ü" * 125 + "x.wav", "x" * 252 + ".ts"])
+def test_the_longest_names_take_every_suffix(bench: Bench, name: str) -> None:
+    names = bench.publish(bench.claim(name), formats=EVERY)
+    assert len({Path(made).stem for made in names}) == 1
+    assert all((bench.folder / made).exists() and len(os.fsencode(made)) <= 255 for made in names)
+    assert bench.publish(bench.claim(name), "again", formats=EVERY) == names
+
+
+@pytest.mark.parametrize("edited", ["srt", "md"])
+def test_an_edited_subtitle_is_left_to_its_owner(bench: Bench, edited: str) -> None:
+    bench.publish(formats=EVERY)
+    (bench.folder / f"a.{edited}").write_text("corrected by hand")
+    names = bench.publish(text="again", formats=EVERY)
+    assert [name for name in names if not name.startswith("a.wav")] == [
+        f"a.{suffix}" for suffix in EVERY.split() if suffix != edited
+    ]
+    assert bench.disk()[f"a.{edited}"] == "corrected by hand"
+    assert bench.disk()[f"a.wav.{edited}"] == f"{edited}: again\n"
+
+
 def test_a_source_is_never_its_own_transcript(bench: Bench) -> None:
     assert bench.publish(bench.claim("x.json"), formats="json") == ["x.json.json"]
 

@@ -73,29 +73,43 @@ def transcribe_batch(
         model = load(settings.model)
         request = pipeline.request_for(language, context, model)
         plan = pipeline.plan_for(settings, model, decoder=decoder, batch_size=batch_size)
-        recognizer = Recognizer(model)
-        for at in range(0, len(paths), 4 * plan.slots):
-            files = [pipeline.File(str(p), os.fsencode(p), request) for p in paths[at : at + 4 * plan.slots]]
-            timing, started = BatchTiming(), time.perf_counter()
-            feed = pipeline.Feed(reader, files, max_segment_seconds=pipeline.longest_segment(settings, model))
-            results = recognizer.transcribe(
-                feed.segments(),
-                decoder=plan.decoder,
-                slots=plan.slots,
-                block_classes=plan.block_classes,
-                may_narrow=plan.as_serial,
-                kv_budget=settings.decode.kv_budget,
-                options=pipeline.options_of(settings),
-                timing=timing,
-            )
-            with contextlib.closing(results):
-                for result in results:
-                    result.segment.key.add(result)
-                    if on_progress is not None:
-                        on_progress(result.segment.key.key, result.segment.seconds)
-            wall = time.perf_counter() - started
-            for file in files:
+        files = [pipeline.File(str(path), os.fsencode(path), request) for path in paths]
+        for done, timing, wall in decoded(settings, model, plan, reader, files, on_progress=on_progress):
+            for file in done:
                 yield _outcome(file, settings, model, plan, wall=wall, audio=timing.audio_seconds)
+
+
+def decoded(
+    settings: Settings,
+    model: Model,
+    plan: Plan,
+    reader: Reader,
+    files: Sequence[File],
+    *,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> Iterator[tuple[Sequence[File], BatchTiming, float]]:
+    """Read and decode ``files`` batch by batch: the files of each, its figures, and its wall seconds."""
+    recognizer = Recognizer(model)
+    for at in range(0, len(files), 4 * plan.slots):
+        some = files[at : at + 4 * plan.slots]
+        timing, started = BatchTiming(), time.perf_counter()
+        feed = pipeline.Feed(reader, some, max_segment_seconds=pipeline.longest_segment(settings, model))
+        results = recognizer.transcribe(
+            feed.segments(),
+            decoder=plan.decoder,
+            slots=plan.slots,
+            block_classes=plan.block_classes,
+            may_narrow=plan.as_serial,
+            kv_budget=settings.decode.kv_budget,
+            options=pipeline.options_of(settings),
+            timing=timing,
+        )
+        with contextlib.closing(results):
+            for result in results:
+                result.segment.key.add(result)
+                if on_progress is not None:
+                    on_progress(str(result.segment.key.key), result.segment.seconds)
+        yield some, timing, time.perf_counter() - started
 
 
 def _outcome(file: File, settings: Settings, model: Model, plan: Plan, *, wall: float, audio: float) -> FileResult:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,14 +25,14 @@ from dropscribe.cli_common import (
     formats_of,
     load,
     print_line,
+    progress,
     say,
+    say_waiting,
     to_json,
 )
 from dropscribe.errors import ConfigError, DropscribeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from dropscribe.batch import FileResult
 
 app = typer.Typer(
@@ -134,8 +133,8 @@ def transcribe_batch_command(
 
     folder = None if output_dir is None else OutputFolder(output_dir)
     results: list[FileResult] = []
-    with _progress(len(files)) as on_progress:
-        for result in transcribe_batch(loaded, files, on_progress=on_progress, waiting_for=_say_waiting):
+    with progress(len(files)) as on_progress:
+        for result in transcribe_batch(loaded, files, on_progress=on_progress, waiting_for=say_waiting):
             if folder is not None and not result.error_kind:
                 folder.write(result.file, result.rendered(wanted))
             if jsonl:
@@ -206,34 +205,6 @@ def config_show(config: ConfigOption = None, model: ModelOption = None, as_json:
 def config_path_command(config: ConfigOption = None) -> None:
     """Print where the configuration file is looked for."""
     print_line(str(config_path(config)))
-
-
-@contextmanager
-def _progress(files: int) -> Iterator[Callable[[str, float], None] | None]:
-    """A line on stderr that says how far it is, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    # rich would send our results to its own console; right on a terminal, where they must not meet the spinner's line
-    to_terminal = sys.stdout.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=to_terminal) as progress:
-        task = progress.add_task(f"loading the model for {files} files")
-        done = 0.0
-
-        def on_progress(file: str, seconds: float) -> None:
-            nonlocal done
-            done += seconds
-            progress.update(task, description=f"{done:.0f} s of audio transcribed, at {Path(file).name}")
-
-        yield on_progress
-
-
-def _say_waiting(holder: str) -> None:
-    say(f"waiting for the GPU, which is held by {holder}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dropscribe import settings
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ConfigOption = Annotated[
     Path | None,
@@ -115,3 +115,32 @@ def print_line(text: str = "") -> None:
 def say(text: str) -> None:
     """Anything that is not a result."""
     sys.stderr.write(text + "\n")
+
+
+@contextmanager
+def progress(files: int) -> Iterator[Callable[[str, float], None] | None]:
+    """A line on stderr that says how far it is, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
+    # rich would send our results to its own console; right on a terminal, where they must not meet the spinner's line
+    to_terminal = sys.stdout.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=to_terminal) as shown:
+        task = shown.add_task(f"loading the model for {files} files")
+        done = 0.0
+
+        def on_progress(file: str, seconds: float) -> None:
+            nonlocal done
+            done += seconds
+            shown.update(task, description=f"{done:.0f} s of audio transcribed, at {Path(file).name}")
+
+        yield on_progress
+
+
+def say_waiting(holder: str) -> None:
+    """Somebody else has the GPU."""
+    say(f"waiting for the GPU, which is held by {holder}")

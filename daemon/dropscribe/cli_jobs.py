@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,8 +25,10 @@ from dropscribe.cli_common import (
     print_csv,
     print_line,
     print_records,
+    progress,
     record,
     say,
+    say_waiting,
     to_json,
 )
 
@@ -172,10 +175,18 @@ def jobs_retry(
     *,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed or quarantined job.")] = False,
     kind: Annotated[str | None, typer.Option(metavar="ERROR_KIND", help="Every job that ended in this.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME_OR_DIR", help="Transcribe them here and now with this model instead."),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Queue jobs again as if new; a waiting one starts at once. A done one gets its transcript written again."""
+    """Queue jobs again as if new; a waiting one starts at once. A done one gets its transcript written again.
+
+    The earlier transcript stays until the new one is whole. With --model the daemon is not asked: the files are
+    transcribed by this command, the daemon may go on with others, and a job that fails stays as it was.
+    """
     from dropscribe.jobs import log
 
     if not (jobs or failed or kind):
@@ -188,6 +199,8 @@ def jobs_retry(
             chosen += log.list_jobs(conn, states=("failed", "quarantined"), limit=None)
         if kind:
             chosen += log.list_jobs(conn, states=log.FINISHED, error_kind=kind, limit=None)
+    if model is not None:
+        _with_model(config, model, chosen, as_json=as_json)
     _by_hand(config, chosen, "retry", as_json=as_json, said="queued again", strict=bool(jobs))
 
 
@@ -211,6 +224,26 @@ def jobs_cancel(
         if queued:
             chosen += log.list_jobs(conn, states=("queued",), limit=None)
     _by_hand(config, chosen, "cancel", as_json=as_json, said="cancelled", strict=bool(jobs))
+
+
+def _with_model(config: Path | None, model: str, chosen: Sequence[Mapping[str, Any]], *, as_json: bool) -> NoReturn:
+    """Transcribe again in this process; exit 1 if one of them is as it was."""
+    from dropscribe import logs
+    from dropscribe.rerun import rerun
+
+    loaded = load(config, model)
+    logs.configure(loaded.log.level)
+    done = []
+    with progress(len(chosen)) as on_progress:
+        for result in rerun(loaded, [row["id"] for row in chosen], on_progress=on_progress, waiting_for=say_waiting):
+            done.append(result)
+            if result.error_kind:
+                say(f"left as it was: {result.job}  {result.path} ({result.error_kind}: {result.error})")
+            elif not as_json:
+                print_line(f"transcribed again: {result.job}  {result.transcript_path}")
+    if as_json:
+        print_records([asdict(result) for result in done], lines=False)
+    raise typer.Exit(1 if any(result.error_kind for result in done) else 0)
 
 
 def _named(conn: sqlite3.Connection, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -147,7 +147,7 @@ def queue(conn: sqlite3.Connection, limit: int | None = None) -> list[Row]:
 
 
 def search(conn: sqlite3.Connection, words: str, *, limit: int = 20, exact: bool = False) -> list[Row]:
-    """Segments of transcripts that hold all ``words``, newest job first: path, times, and a snippet with the hits marked.
+    """Segments of transcripts that hold all ``words``, newest job first: path, times, a snippet with the hits marked.
 
     ``same_content`` are the paths of further files with this very content.
     ``exact`` hands ``words`` to FTS5 as a query of its own language; raises ``ValueError`` where that is not one.

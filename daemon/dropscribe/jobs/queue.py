@@ -10,11 +10,12 @@ from dropscribe.jobs.intake import Intake
 from dropscribe.jobs.pruning import Pruning
 from dropscribe.jobs.records import Job, KnownFile, Pruned, Recovered, SegmentRow
 from dropscribe.jobs.recovery import Recovery
+from dropscribe.jobs.replacing import Replacing
 from dropscribe.jobs.restoring import Restoring
 
 __all__ = ["Job", "KnownFile", "Pruned", "Queue", "Recovered", "SegmentRow"]
 
 
-class Queue(Intake, Claims, Recovery, Pruning, Restoring):
-    """In (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), old (``Pruning``), and
-    back from a lost log (``Restoring``)."""
+class Queue(Intake, Claims, Recovery, Replacing, Pruning, Restoring):
+    """In (``Intake``), claimed and ended (``Claims``), after deaths and by hand (``Recovery``), said anew
+    (``Replacing``), old (``Pruning``), and back from a lost log (``Restoring``)."""
