@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dropscribe import logs
 from dropscribe.jobs.database import connect_readonly, open_database, transaction
 from dropscribe.jobs.queue import Queue
 from dropscribe.settings import Settings, to_toml
@@ -41,6 +42,7 @@ def measure(
     *, files: int, folders: int, burst: int, idle_seconds: float, say: Callable[[str], None], within: Path | None = None
 ) -> dict[str, Any]:
     """All figures. ``within``: where the temporary tree is made (default: the system's temporary folder)."""
+    logs.configure("warning")
     base = Path(tempfile.mkdtemp(prefix="dropscribe-bench-", dir=within))
     try:
         say(f"making {files} files in {folders} folders")

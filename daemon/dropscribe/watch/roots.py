@@ -67,6 +67,7 @@ class Root:
         self.pass_seconds = 0.0
         self.pass_cpu = 0.0
         self._state: str | None = None
+        self._error: str | None = None
         self._identity: tuple[int, int] | None = None
         self._seen_mounted = False
         self._pass_ended = float("-inf")
@@ -168,14 +169,14 @@ class Root:
         return False
 
     def _not_ok(self, now: float, state: str, error: str | None) -> None:
-        changed = state != self._state
+        changed = (state, error) != (self._state, self._error)
         self.looked = True
         self.next_scan, self.why = now + AWAY_SECONDS, "away"
         if changed:
             log.warning("root_not_ok", root=printable(self.path), state=state, error=error)
         if changed or self._waiting:
             self._write(state=state, error=error, waiting=0)
-        self._state, self._waiting = state, 0
+        self._state, self._error, self._waiting = state, error, 0
         self.memory.forget_all()
         self.observer.disarm()
 
