@@ -37,8 +37,10 @@ def intake(
     as_json: JsonOption = False,
 ) -> None:
     """Measure what watching a large tree costs: scans, memory, a burst, idling."""
+    from dropscribe import logs
     from dropscribe.bench.intake import measure
 
+    logs.configure("warning")
     figures = measure(files=files, folders=folders, burst=burst, idle_seconds=idle_seconds, say=say, within=within)
     if as_json:
         print_line(json.dumps(figures, indent=2))

@@ -16,7 +16,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropscribe import logs
 from dropscribe.jobs.database import connect_readonly, open_database, transaction
 from dropscribe.jobs.queue import Queue
 from dropscribe.settings import Settings, to_toml
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROUNDS = 5
+CALM_SECONDS = 10.0  # from the burst until idling is measured
 QUEUE_SECONDS = 1800.0  # longest wait for the daemon to queue everything
 
 
@@ -42,7 +42,6 @@ def measure(
     *, files: int, folders: int, burst: int, idle_seconds: float, say: Callable[[str], None], within: Path | None = None
 ) -> dict[str, Any]:
     """All figures. ``within``: where the temporary tree is made (default: the system's temporary folder)."""
-    logs.configure("warning")
     base = Path(tempfile.mkdtemp(prefix="dropscribe-bench-", dir=within))
     try:
         say(f"making {files} files in {folders} folders")
@@ -167,7 +166,7 @@ def _daemon(base: Path, files: int, burst: int, idle_seconds: float, say: Callab
         started = time.monotonic()
         queued = _until_queued(settings.database, files + burst, process)
         burst_s = time.monotonic() - started
-        time.sleep(5)
+        time.sleep(CALM_SECONDS)
         say(f"idle for {idle_seconds:.0f} s")
         cpu, started = cpu_seconds(process.pid), time.monotonic()
         time.sleep(idle_seconds)

@@ -61,17 +61,19 @@ def _root(watch: Watch, rules: Rules, conn: sqlite3.Connection | None) -> Iterat
     def reject(path: bytes, why: str) -> None:
         left_out.append((path, why))
 
+    def told() -> Iterator[Preview]:
+        left_out.extend((path, "cannot_be_read") for path, _ in record.errors)
+        left_out.extend((path, "placeholder") for path in record.unread)
+        for path, why in sorted(left_out):
+            yield Preview(root, printable(path), takes=False, reason=why)
+        for done in (left_out, record.errors, record.unread):
+            done.clear()
+
     for folder in scan.folders(rules, record, rejected=reject):
         for found in sorted(folder.files or ()):
             yield _file(root, found, conn, leave=leave)
-        left_out += [(path, "cannot_be_read") for path, _ in record.errors] + [
-            (p, "placeholder") for p in record.unread
-        ]
-        record.errors.clear()
-        record.unread.clear()
-        for path, why in sorted(left_out):
-            yield Preview(root, printable(path), takes=False, reason=why)
-        left_out.clear()
+        yield from told()
+    yield from told()  # links come last
 
 
 def _file(root: str, found: Found, conn: sqlite3.Connection | None, *, leave: bool) -> Preview:
