@@ -270,6 +270,18 @@ def test_a_file_that_goes_while_it_is_decoded_is_missing(make: Callable[..., Sho
     shop.check()
 
 
+def test_a_file_that_goes_with_its_whole_folder_is_waited_for(make: Callable[..., Shop]) -> None:
+    shop = make()
+    shop.speak("a.wav", 1, seconds=1)
+    shop.folder.rename(shop.base / "unplugged")
+    shop.batch()
+    assert shop.kinds() == {"a.wav": ("queued", "source_busy")}
+    (shop.base / "unplugged").rename(shop.folder)
+    shop.db.execute("UPDATE jobs SET not_before = NULL")
+    shop.batch()
+    assert shop.kinds()["a.wav"][0] == "done"
+
+
 # -- equal content -----------------------------------------------------------------------------------------------------
 
 

@@ -13,13 +13,22 @@ import structlog
 
 from dropscribe import pipeline
 from dropscribe.asr.timing import BatchTiming
-from dropscribe.errors import ClaimLost, Duplicate, SourceChanged, TransientError, reading_error
+from dropscribe.errors import (
+    ClaimLost,
+    Duplicate,
+    SourceBusy,
+    SourceChanged,
+    SourceMissing,
+    TransientError,
+    reading_error,
+)
 from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
 from dropscribe.jobs.records import printable
 from dropscribe.transcripts.formats import render
 from dropscribe.transcripts.names import target_for
 from dropscribe.transcripts.publish import publish
+from dropscribe.watch.health import examine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -222,7 +231,7 @@ class Batch:
             self._note_media(work)
             if file.error is not None:
                 file.dropped = True
-                state = self.engine.queue.fail(job, file.error)
+                state = self.engine.queue.fail(job, self._fault(work, file.error))
             elif work.twin is not None and self.engine.settings.duplicates == "skip":
                 file.error = Duplicate(f"job {work.twin} has transcribed this content; `duplicates` says to skip it")
                 state = self.engine.queue.fail(job, file.error)
@@ -292,9 +301,18 @@ class Batch:
                 in_commit=lambda: engine.queue.add_timing(job.id, self.batch_id, record),
             )
         except Exception as error:  # by the error's own rule; what says that we must not write is raised on
-            return engine.queue.fail(job, error)
+            return engine.queue.fail(job, self._fault(work, error))
         work.text = transcript.text
         return "done"
+
+    def _fault(self, work: _Work, error: BaseException) -> BaseException:
+        """A file that is gone with its whole folder is not missing: a disk was unplugged, and comes back."""
+        if not isinstance(error, SourceMissing):
+            return error
+        mounted = self.engine.queue.db.rows("SELECT mounted FROM roots WHERE id = ?", (work.job.root_id,))[0]["mounted"]
+        if examine(os.fsencode(work.watch.path), was_mounted=bool(mounted)).state == "ok":
+            return error
+        return SourceBusy(f"{work.job.path}: its folder is not there; it is waited for")
 
     def _drop(self, work: _Work) -> None:
         """The job is not ours any more: cancelled, superseded, or taken back."""
