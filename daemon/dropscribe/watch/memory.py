@@ -7,6 +7,8 @@ Nothing of it is stored: device and inode numbers mean nothing after a remount.
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 from array import array
 from typing import TYPE_CHECKING
@@ -28,6 +30,9 @@ class Memory:
         self._totals: dict[bytes, int] = {}
         self._packed: dict[bytes, array[int]] = {}  # hash of name, mark, hash of name, mark, …
         self._open: dict[bytes, dict[int, int]] = {}
+        # of open folders: the total of the last listing, and that of the marks known by now; equal, all is well
+        self._listed: dict[bytes, int] = {}
+        self._known: dict[bytes, int] = {}
         self._files = 0
         # (folder, hash of name) → mark, of this pass and of the one before: the new name may be met in a later pass
         self._gone: dict[tuple[bytes, int], int] = {}
@@ -52,36 +57,45 @@ class Memory:
         packed = self._packed.get(folder)
         return {} if packed is None else dict(zip(packed[::2], packed[1::2], strict=True))
 
-    def learn(self, folder: bytes, total: int | None, marks: dict[int, int]) -> None:
-        """What a pass found in a folder; with a ``total`` all of it agrees with the job log."""
+    def learn(self, folder: bytes, total: int | None, marks: dict[int, int], *, agrees: bool = True) -> None:
+        """What a pass found in a folder. ``agrees``: with the job log, all of it; else ``remember`` tells the rest."""
         before = self.marks(folder)
         self._note_gone(folder, {name: old for name, old in before.items() if name not in marks})
         self._drop(folder)
         if not marks and total is None:
             return
         self._files += len(marks)
-        if total is not None and self._files <= self._most:
-            self._totals[folder] = total
-            self._packed[folder] = array("q", [number for pair in marks.items() for number in pair])
-        elif self._files <= self._most:
-            self._open[folder] = marks
-        else:
+        if self._files > self._most:
             self._files -= len(marks)
+            return
+        self._open[folder] = marks
+        self._known[folder] = functools.reduce(operator.xor, marks.values(), 0)
+        if total is not None:
+            self._listed[folder] = total
+            if agrees:
+                self._pack(folder)
 
     def remember(self, found: Found) -> None:
         """One file that agrees with the job log now."""
         folder, name = os.path.split(found.path)
         marks = self._opened(folder)
-        if hash(name) not in marks:
+        now, before = mark(name, *found.signature), marks.get(hash(name))
+        if before is None:
             if self._files >= self._most:
                 return
             self._files += 1
-        marks[hash(name)] = mark(name, *found.signature)
+        marks[hash(name)] = now
+        self._known[folder] ^= now ^ (before or 0)
+        if self._known[folder] == self._listed.get(folder):  # the last of a listing: no need to judge it once more
+            self._pack(folder)
 
     def forget(self, path: bytes) -> None:
         """A path that is no more, or that must be judged anew."""
         folder, name = os.path.split(path)
-        if self._opened(folder).pop(hash(name), None) is not None:
+        before = self._opened(folder).pop(hash(name), None)
+        self._listed.pop(folder, None)
+        if before is not None:
+            self._known[folder] ^= before
             self._files -= 1
 
     def forget_all(self) -> None:
@@ -89,6 +103,8 @@ class Memory:
         self._totals.clear()
         self._packed.clear()
         self._open.clear()
+        self._listed.clear()
+        self._known.clear()
         self._gone.clear()
         self._gone_before.clear()
         self._files = 0
@@ -128,11 +144,20 @@ class Memory:
     def _opened(self, folder: bytes) -> dict[int, int]:
         self._totals.pop(folder, None)
         if folder not in self._open:
-            self._open[folder] = self.marks(folder)
+            self._open[folder] = marks = self.marks(folder)
+            self._known[folder] = functools.reduce(operator.xor, marks.values(), 0)
             self._packed.pop(folder, None)
         return self._open[folder]
 
+    def _pack(self, folder: bytes) -> None:
+        """All is well with an open folder."""
+        del self._known[folder]
+        marks = self._open.pop(folder)
+        self._totals[folder] = self._listed.pop(folder)
+        self._packed[folder] = array("q", [number for pair in marks.items() for number in pair])
+
     def _drop(self, folder: bytes) -> None:
-        self._totals.pop(folder, None)
+        for kept in (self._totals, self._listed, self._known):
+            kept.pop(folder, None)
         self._files -= len(self._open.pop(folder, ()))
         self._files -= len(self._packed.pop(folder, ())) // 2

@@ -89,7 +89,8 @@ class Passes:
             self._leave(root, leaving)
         missing = self._look_for_missing(root, record, unchanged, changed) if record.complete else []
         self.leftovers.update(record.leftovers)
-        root.pass_cpu = time.thread_time() - cpu
+        if len(changed) <= len(unchanged):  # what a pass costs from now on; the first one costs more
+            root.pass_cpu = time.thread_time() - cpu
         root.finished_pass(started, self._clock(), record, waiting(root))
         log.debug(
             "scanned", root=printable(root.path), why=why, files=files, folders=record.folders, judged=len(changed),
@@ -133,7 +134,7 @@ class Passes:
                 news.append((found, row))
                 if before is None:  # else the old mark stays: it is what tells a replaced file
                     del known[key]
-        root.memory.learn(folder.path, None if news else folder.total, known)
+        root.memory.learn(folder.path, folder.total, known, agrees=not news)
         return news
 
     def _begin(self, root: Root, news: Iterable[tuple[Found, KnownFile | None]], *, blank: bool) -> None:
