@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_MODEL = "mlx-community/Qwen3-ASR-0.6B-4bit"
-DEFAULT_BATCH_SIZE = 6  # the plateau seen elsewhere; a benchmark on this machine replaces it
 MAX_BATCH_SIZE = 64
 ENV_PREFIX = "DROPSCRIBE_"
 CONFIG_ENV = "DROPSCRIBE_CONFIG"  # what ``--config`` reads when it is not given; not a setting

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropscribe.asr import selfcheck
-from dropscribe.settings import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
 
     from dropscribe.asr.model import Model
     from dropscribe.asr.selfcheck import Verdict
+
+DEFAULT_ROWS = 6  # side by side in bulk-sync: the plateau seen elsewhere, until a benchmark on this machine
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def make_plan(
     """
     if not greedy or decoder == "serial":
         return Plan("serial", 1)
-    bulk = Plan("bulk-sync", batch_size or DEFAULT_BATCH_SIZE)
+    bulk = Plan("bulk-sync", batch_size or DEFAULT_ROWS)
     if decoder == "bulk-sync" or batch_size == 1:
         return bulk
     verdict = selfcheck.kept(model, cache)

@@ -20,14 +20,13 @@ from dropscribe.asr import decoders, guards
 from dropscribe.asr.batched import batched
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import SAMPLE_RATE, log_mel
-from dropscribe.asr.plan import Plan
+from dropscribe.asr.plan import DEFAULT_ROWS, Plan
 from dropscribe.asr.prefill import embed, prefill
 from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.sampling import Options, make_sampler
 from dropscribe.asr.step import most_likely
 from dropscribe.asr.timing import BatchTiming, RowTiming
 from dropscribe.audio.cuts import Piece, recut
-from dropscribe.settings import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -125,7 +124,7 @@ class Recognizer:
         segments: Iterable[Segment],
         *,
         decoder: str = "bulk-sync",
-        slots: int = DEFAULT_BATCH_SIZE,
+        slots: int = DEFAULT_ROWS,
         block_classes: Sequence[int] = (0,),
         may_narrow: bool = False,
         kv_budget: int = 32_768,
