@@ -153,8 +153,12 @@ def load(name: str, *, dtype: str = "auto") -> Model:
     import mlx.core as mx
     from mlx.utils import tree_map
 
-    model = _load_strictly(located)
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    if on_cpu:
+        # There MLX compiles by running g++ into a folder that all users share, and dies of SIGBUS on a file that a kill
+        # left half-written, at every start from then on. Whole files took as long without.
+        mx.disable_compile()
+    model = _load_strictly(located)
     stored = model.model.norm.weight.dtype
     wanted = mx.float32 if dtype == "auto" and on_cpu else stored
     model.update(tree_map(lambda a: a.astype(wanted) if mx.issubdtype(a.dtype, mx.floating) else a, model.parameters()))
