@@ -96,7 +96,7 @@ def _scans(base: Path, say: Callable[[str], None]) -> dict[str, Any]:
     say("inserts alone")
     inserts = _took(lambda: _insert(base, tree))
     say("first scan")
-    settings = _settings(base, "scans.db", quiet=0.0)
+    settings = _settings(base, "scans.db", quiet=0.0, interval=1e6)
     db = open_database(settings.database)
     queue = Queue(db)
     reconciler = Reconciler(db, queue, settings, observe=False)
@@ -139,11 +139,11 @@ def _insert(base: Path, tree: bytes) -> None:
                     queue.enqueue(root, one.path, one.size, one.mtime_ns)
 
 
-def _settings(base: Path, database: str, *, quiet: float) -> Settings:
+def _settings(base: Path, database: str, *, quiet: float, interval: float | None = None) -> Settings:
     return Settings.model_validate(
         {
             "model": str(base), "database": base / database, "watch": [{"path": base / "tree"}],
-            "settle": {"quiet_seconds": quiet}, "log": {"level": "warning"},
+            "settle": {"quiet_seconds": quiet}, "scan": {} if interval is None else {"interval_seconds": interval}, "log": {"level": "warning"},
         }
     )  # fmt: skip
 

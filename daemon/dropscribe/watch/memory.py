@@ -38,6 +38,7 @@ class Memory:
         self._gone: dict[tuple[bytes, int], int] = {}
         self._gone_before: dict[tuple[bytes, int], int] = {}
         self.left: set[bytes] = set()  # folders that lost files since the last complete pass
+        self.covers = False  # every queued file has been in here since a complete pass: none is gone unnoticed
         self.audit = False  # for one pass believe nothing but the job log
 
     def __bool__(self) -> bool:
@@ -108,6 +109,7 @@ class Memory:
         self._gone.clear()
         self._gone_before.clear()
         self._files = 0
+        self.covers = False
 
     def finished_pass(self, met: set[bytes]) -> set[bytes]:
         """A complete pass met these folders; others are gone. Returns those that lost files since the last one."""
@@ -117,6 +119,7 @@ class Memory:
             self._drop(folder)
         self._gone, self._gone_before = {}, self._gone
         left, self.left = self.left, set()
+        self.covers = self._files < self._most
         self.audit = False
         return left
 

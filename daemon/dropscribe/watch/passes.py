@@ -159,18 +159,21 @@ class Passes:
         self._left(root, files)
 
     def _look_for_missing(self, root: Root, record: scan.Pass, unchanged: set[bytes], changed: set[bytes]) -> list[int]:
-        """Queued files that a complete pass shows to be gone. Nothing has left a folder that is as it was."""
+        """Queued files that a complete pass shows to be gone.
+
+        Once every queued file has been met, only folders that have lost one are worth asking about.
+        """
+        everywhere = root.memory.audit or not root.memory.covers
         left = root.memory.finished_pass(unchanged | changed)
-        if not left and not changed:
+        if not everywhere and not left:
             return []
         safe = unchanged - left
-        gone = {
-            job: path
-            for job, path in lookups.queued(self._db, root.id)
-            if os.path.dirname(path) not in safe  # noqa: PTH120 - bytes
-            and not record.is_unread(path)
-            and scan.is_gone(path)
-        }
+        gone = {}
+        for job, path in lookups.queued(self._db, root.id):
+            folder = os.path.dirname(path)  # noqa: PTH120 - bytes
+            suspect = folder not in safe if everywhere else folder in left
+            if suspect and not record.is_unread(path) and scan.is_gone(path):
+                gone[job] = path
         missing = self._queue.mark_missing(gone) if gone else []
         self._missing += len(missing)
         for job in missing:
