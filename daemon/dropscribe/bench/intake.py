@@ -142,10 +142,14 @@ def _insert(base: Path, tree: bytes) -> None:
 def _settings(base: Path, database: str, *, quiet: float, interval: float | None = None) -> Settings:
     return Settings.model_validate(
         {
-            "model": str(base), "database": base / database, "watch": [{"path": base / "tree"}],
-            "settle": {"quiet_seconds": quiet}, "scan": {} if interval is None else {"interval_seconds": interval}, "log": {"level": "warning"},
+            "model": str(base),
+            "database": base / database,
+            "watch": [{"path": base / "tree"}],
+            "settle": {"quiet_seconds": quiet},
+            "scan": {} if interval is None else {"interval_seconds": interval},
+            "log": {"level": "warning"},
         }
-    )  # fmt: skip
+    )
 
 
 def _daemon(base: Path, files: int, burst: int, idle_seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
