@@ -189,7 +189,11 @@ def _run(
 
 
 def _together(rows: Sequence[_Prefilled], block: int) -> tuple[mx.array, SlotState]:
-    """Rows side by side in one state: tokens ``[S, 1]``, blocks ``[S, KV, block, hd]``."""
+    """Rows side by side in one state: tokens ``[S, 1]``, blocks ``[S, KV, block, hd]``.
+
+    Beyond a row's own positions lies what an earlier row might have left there: other noise each time. A step that
+    looks one position too far gives itself away by it.
+    """
 
     def fitted(array: mx.array) -> mx.array:
         return mx.pad(array, [(0, 0), (0, 0), (0, max(0, block - array.shape[2])), (0, 0)])[:, :, :block]
@@ -199,8 +203,14 @@ def _together(rows: Sequence[_Prefilled], block: int) -> tuple[mx.array, SlotSta
     values = [mx.concatenate([fitted(row.state.values[n]) for row in rows]) for n in layers]
     tokens = mx.concatenate([row.token for row in rows])
     offsets = mx.concatenate([row.state.offsets for row in rows])
+    beyond = (mx.arange(block)[None] >= offsets[:, None])[:, None, :, None]
+    keys, values = ([mx.where(beyond, _noise(a), a) for a in arrays] for arrays in (keys, values))
     mx.eval(tokens, offsets, keys, values)
     return tokens, SlotState(offsets, keys, values, max(row.state.length for row in rows))
+
+
+def _noise(like: mx.array) -> mx.array:
+    return mx.random.normal(like.shape).astype(like.dtype)
 
 
 def _row(model: Model, length: int, seed: int) -> _Prefilled:

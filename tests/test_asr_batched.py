@@ -1,0 +1,231 @@
+"""The true batch equals serial token for token; the self-check tells a wrong step from a right one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from asr_support import (
+    FakeLine,
+    golden_prefilled,
+    golden_rows,
+    lines_of,
+    plans,
+    pool,
+    quick,
+    random_model,
+    run_plan,
+)
+from dropscribe.asr import selfcheck
+from dropscribe.asr import step as step_module
+from dropscribe.asr.batched import batched
+from dropscribe.asr.plan import Plan, make_plan
+from dropscribe.asr.selfcheck import Verdict
+from dropscribe.asr.step import SlotState, block_length, causal_mask, logits_step
+from dropscribe.asr.timing import BatchTiming
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED = int(os.environ.get("DROPSCRIBE_TEST_SEED") or secrets.randbits(32))
+QUIET = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [2, 3, 7, 8, 16])
+def test_every_clip_gives_the_oracles_tokens_at_every_number_of_slots(slots: int) -> None:
+    rows = golden_rows("free")
+    order = list(range(len(rows)))
+    random.Random(slots).shuffle(order)  # noqa: S311 - an order, not a secret
+    model, timing = quick(), BatchTiming()
+    line = FakeLine([golden_prefilled(rows[at]).row(at, model.eos) for at in order])
+    ended = batched(model.decoder, line, timing, slots=slots, kv_budget=1 << 20, may_narrow=slots % 2 == 0)
+    said = dict(lines_of(list(ended)))
+    assert [rows[at].source for at in order if said[at] != rows[at].tokens] == []
+    assert timing.syncs == timing.steps == timing.forwards  # one lane: one forward, one sync a step
+    assert timing.decode_s > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "4-bit"])
+def test_ragged_batches_with_refilled_slots_change_no_token(name: str) -> None:
+    print(f"seed {SEED}: set DROPSCRIBE_TEST_SEED to it to see these batches again")  # noqa: T201
+
+    @seed(SEED)
+    @settings(max_examples=15, **QUIET)
+    @given(
+        plan=plans(len(pool(name))), narrow=st.booleans(), classes=st.sampled_from([(0,), (0, 128), (0, 64, 128, 256)])
+    )
+    def hold(plan: Any, narrow: bool, classes: tuple[int, ...]) -> None:
+        run_plan(name, plan, "batched", may_narrow=narrow, block_classes=classes)
+
+    hold()
+
+
+@pytest.mark.parametrize("slots", [2, 5, 8])
+def test_a_rows_logits_are_the_same_bits_over_random_neighbours(slots: int) -> None:
+    model = random_model("fp32")
+    shape, step = model.decoder.shape, logits_step(model.decoder)
+    generator = np.random.default_rng(slots)
+
+    def state(first: tuple[Any, ...], others: int) -> tuple[mx.array, SlotState]:
+        size = (1, shape.kv_heads, 128, shape.head_dim)
+        rows = [first] + [
+            (
+                [mx.array(generator.normal(size=size).astype("f4")) for _ in range(2 * shape.layers)],
+                int(generator.integers(0, shape.vocab)),
+                int(generator.integers(0, 120)),
+            )
+            for _ in range(others)
+        ]
+        stacked = [mx.concatenate([row[0][n] for row in rows]) for n in range(2 * shape.layers)]
+        tokens = mx.array([[row[1]] for row in rows], mx.int32)
+        offsets = mx.array([row[2] for row in rows], mx.int32)
+        return tokens, SlotState(offsets, stacked[: shape.layers], stacked[shape.layers :], 120)
+
+    own = [
+        mx.array(generator.normal(size=(1, shape.kv_heads, 128, shape.head_dim)).astype("f4"))
+        for _ in range(2 * shape.layers)
+    ]
+    seen = []
+    for _ in range(6):
+        tokens, s = state((own, 7, 77), slots - 1)
+        seen.append(np.array(step(tokens, s.offsets, s.keys, s.values)[0][0]))
+    assert all(np.array_equal(seen[0], other) for other in seen)
+
+
+def test_a_row_that_outgrows_its_class_of_blocks_moves_to_another_lane_and_says_the_same() -> None:
+    rows = golden_rows("free", sources=["clip011", "clip003", "joined", "clip018"])
+    model, timing = quick(), BatchTiming()
+    line = FakeLine([golden_prefilled(row).row(at, model.eos) for at, row in enumerate(rows)])
+    blocks = {block_length(golden_prefilled(row).state.length) for row in rows}
+    assert len(blocks) > 1, "the rows must begin in different blocks"
+    ended = batched(model.decoder, line, timing, slots=4, kv_budget=1 << 20, block_classes=(0, 128, 256, 512))
+    said = dict(lines_of(list(ended)))
+    assert [said[at] for at in range(len(rows))] == [row.tokens for row in rows]
+    assert timing.forwards > timing.steps, "several lanes, several forwards a step"
+
+
+def test_the_self_check_finds_every_candidate_exact_on_the_cpu() -> None:
+    verdict = selfcheck.check(quick(), candidates=(2, 4), longest=300)
+    assert verdict.failure is None
+    assert verdict.exact_slots == (2, 4)
+    assert verdict.serial_equal_slots == 4
+    assert verdict.block_classes == (0,)
+    assert set(verdict.tokens_per_second) == {1, 2, 4}
+
+
+def test_a_step_that_sees_one_position_too_many_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = random_model("fp32").decoder
+    monkeypatch.setattr(step_module, "causal_mask", lambda offsets, *sizes: causal_mask(offsets + 1, *sizes))
+    assert_refused(lambda *state: step_module._step(decoder, *state))
+
+
+def test_a_step_with_one_rotary_offset_for_all_rows_fails_the_self_check() -> None:
+    right = logits_step(random_model("fp32").decoder)
+
+    def shared(tokens: mx.array, offsets: mx.array, keys: Any, values: Any) -> Any:
+        logits, _, k, v = right(tokens, mx.broadcast_to(offsets.max(), offsets.shape), keys, values)
+        return logits, offsets + 1, k, v
+
+    assert_refused(shared)
+
+
+def assert_refused(step: Any) -> None:
+    verdict = selfcheck.check(random_model("fp32"), candidates=(2, 4), longest=200, step=step)
+    assert verdict.failure is not None
+    assert verdict.exact_slots == ()
+    assert verdict.serial_equal_slots == 1
+
+
+def test_the_causal_mask_of_a_batch_lets_each_row_see_its_own_past_and_itself() -> None:
+    mask = np.array(causal_mask(mx.array([0, 3], mx.int32), 2, 6))
+    assert mask.shape == (2, 1, 2, 6)
+    assert mask[:, 0].astype(int).tolist() == [
+        [[1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0]],
+        [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]],
+    ]
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+GOOD = Verdict((2, 4, 8), 4, (0,), {1: 100.0, 2: 150.0, 4: 300.0, 8: 500.0})
+
+
+def plan_of(verdict: Verdict, tmp_path: Path, **asked: Any) -> Plan:
+    return make_plan(quick(), cache=tmp_path / "c.json", checker=lambda *_a, **_k: verdict, **asked)
+
+
+def test_auto_takes_the_fastest_number_of_slots_with_the_bits_of_one(tmp_path: Path) -> None:
+    assert plan_of(GOOD, tmp_path) == Plan("batched", 4, (0,), as_serial=True)
+
+
+def test_row_exactness_allows_more_slots_and_says_that_they_count(tmp_path: Path) -> None:
+    assert plan_of(GOOD, tmp_path, exactness="row") == Plan("batched", 8, (0,), as_serial=False)
+
+
+def test_a_batch_size_caps_the_slots(tmp_path: Path) -> None:
+    assert plan_of(GOOD, tmp_path, batch_size=3).slots == 2
+    assert plan_of(GOOD, tmp_path, batch_size=1) == Plan("bulk-sync", 1)
+
+
+def test_auto_stays_with_bulk_sync_where_the_true_batch_is_no_faster(tmp_path: Path) -> None:
+    slow = Verdict((2, 4), 4, (0,), {1: 100.0, 2: 90.0, 4: 99.0})
+    assert plan_of(slow, tmp_path) == Plan("bulk-sync", 6)
+    assert plan_of(slow, tmp_path, decoder="batched").slots == 4  # asked for by name
+
+
+def test_a_failed_check_falls_back_to_bulk_sync_and_says_why(tmp_path: Path) -> None:
+    plan = plan_of(
+        Verdict((), 1, (0,), {}, "with 2 slots a row changes when its neighbour ends"), tmp_path, decoder="batched"
+    )
+    assert (plan.decoder, plan.slots) == ("bulk-sync", 6)
+    assert "neighbour ends" in str(plan.fallback)
+
+
+def test_a_device_whose_bits_change_at_two_slots_keeps_bulk_sync_under_serial_exactness(tmp_path: Path) -> None:
+    other_bits = Verdict((2, 4), 1, (0,), {1: 100.0, 2: 200.0, 4: 400.0})
+    assert plan_of(other_bits, tmp_path).decoder == "bulk-sync"
+    assert 'exactness = "row"' in str(plan_of(other_bits, tmp_path, decoder="batched").fallback)
+    assert plan_of(other_bits, tmp_path, exactness="row").slots == 4
+
+
+def test_sampling_and_serial_need_no_check(tmp_path: Path) -> None:
+    def refuse(*_: Any, **__: Any) -> Verdict:
+        raise AssertionError
+
+    for asked in ({"greedy": False}, {"decoder": "serial"}):
+        assert make_plan(quick(), cache=tmp_path / "c.json", checker=refuse, **asked) == Plan("serial", 1)
+    assert make_plan(quick(), cache=tmp_path / "c.json", checker=refuse, decoder="bulk-sync") == Plan("bulk-sync", 6)
+
+
+def test_a_verdict_is_kept_for_the_same_model_and_asked_for_once(tmp_path: Path) -> None:
+    calls = []
+
+    def checker(*_: Any, **__: Any) -> Verdict:
+        calls.append(1)
+        return GOOD
+
+    path = tmp_path / "deep" / "c.json"
+    plans_made = [make_plan(quick(), cache=path, checker=checker) for _ in range(2)]
+    assert plans_made[0] == plans_made[1]
+    assert len(calls) == 1
+    assert selfcheck.kept(quick(), path) == GOOD
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}'])
+def test_a_broken_cache_means_a_new_check(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(content)
+    assert selfcheck.kept(quick(), path) is None
+    path.write_text(json.dumps({selfcheck.key_of(quick()): {"exact_slots": "no"}}))
+    assert selfcheck.kept(quick(), path) is None
