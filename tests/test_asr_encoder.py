@@ -114,7 +114,7 @@ def test_odd_lengths_from_1_to_3_seconds_is_the_dense_encoder_bit_for_bit() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frames", [503, 799, 800, 801, 1137, 1600, 2413, 6000])
+@pytest.mark.parametrize("frames", [503, 799, 800, 801, 1137, 1600, 6000])
 def test_longer_rows_are_the_dense_encoder_bit_for_bit(frames: int) -> None:
     mel = speech_mel()[:, :frames]
     made = ours(mel)
