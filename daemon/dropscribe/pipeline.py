@@ -240,8 +240,8 @@ def options_of(settings: Settings) -> Options:
 
 
 def longest_segment(settings: Settings, model: Model) -> float:
-    """Seconds: the setting, or what the model says."""
-    return settings.decode.max_segment_seconds or model.max_segment_seconds
+    """Seconds: the setting, or what the model says; never more than its positions can hold."""
+    return min(settings.decode.max_segment_seconds or model.max_segment_seconds, model.longest_seconds)
 
 
 def params_key(settings: Settings, model: Model, request: Request, plan: Plan) -> str:

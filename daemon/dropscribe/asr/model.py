@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dropscribe.asr import guards
 from dropscribe.errors import ModelInvalid, ModelUnavailable
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dropscribe.asr.prompt import PromptBuilder
 
 DEFAULT_SEGMENT_SECONDS = 300.0
+AUDIO_TOKENS_PER_SECOND = 13
+_PROMPT_ROOM = 512  # tokens for the prompt's own words and a context
 _NEEDED = ("config.json", "preprocessor_config.json")
 _FETCHED = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
@@ -54,6 +57,12 @@ class Model:
     mel_bins: int
     max_segment_seconds: float
     max_positions: int
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest segment whose prompt and token budget fit into the positions the model was made for."""
+        room = self.max_positions - _PROMPT_ROOM - guards.token_budget(0)
+        return room / (guards.token_budget(1000) / 1000 + AUDIO_TOKENS_PER_SECOND)
 
     @property
     def dtype(self) -> mx.Dtype:
