@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # On Linux mlx needs a backend; `make demo EXTRA=cuda13` takes the one for NVIDIA GPUs.
 EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
+# Test files side by side; `make test JOBS=0 ARGS="-x tests/test_cli.py"` runs one after another.
+JOBS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := pyproject.toml README.md LICENSE $(shell find daemon config launchd -type f ! -name '*.pyc' ! -name '.*' 2>/dev/null | sed 's/ /\\ /g')
 
@@ -27,7 +29,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed $(VENV)/.tools
 	@echo "==> Running the tests against the installed package"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.tools
 	@echo "==> Checking style: ruff check, ruff format --check"
