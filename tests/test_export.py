@@ -7,8 +7,7 @@ import io
 import json
 import os
 import sqlite3
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import srt
@@ -21,6 +20,9 @@ from dropscribe.jobs.records import SegmentRow
 from dropscribe.transcripts.formats import FORMATS, render
 from dropscribe.transcripts.rebuild import document_of
 from test_transcripts_formats import strict
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROWS = [
     SegmentRow(0, 5000, "One is here. Two is there.", "English", 7, "eos", ((0, 200), (2200, 2900))),

@@ -13,7 +13,6 @@ import queue as queues
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -29,13 +28,13 @@ from dropscribe.errors import (
     ModelUnavailable,
     TransientError,
 )
+from dropscribe.housekeeping import Housekeeping
 from dropscribe.instance import InstanceLock
 from dropscribe.intake import IntakeThread
-from dropscribe.jobs.database import checkpoint, open_database
+from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
 from dropscribe.jobs.records import iso, printable, utcnow
 from dropscribe.originals import Originals
-from dropscribe.transcripts.publish import sweep_temp_files
 from dropscribe.worker_process import COMMAND, MODEL_PROBLEM, Delays, WorkerProcess, how_it_died, silence_limit
 
 if TYPE_CHECKING:
@@ -57,8 +56,6 @@ SETTLE_LIMIT = 60.0  # --once waits this long for files to become whole
 LEAVE_SECONDS = 8.0  # from a signal until the worker is killed; all must be over in 10
 CRASH_DELAYS = (1.0, 60.0)  # seconds before a new worker: first, longest; doubling
 MODEL_DELAYS = (5.0, 300.0)
-WAL_SOFT_BYTES = 4 * 2**20  # checkpointed every few seconds beyond this, every minute below
-WAL_SOON_SECONDS, WAL_LATER_SECONDS = 5.0, 60.0
 
 
 def run(settings: Settings, *, once: bool = False, service: bool = False) -> int:
@@ -100,6 +97,7 @@ class Supervisor:
         self._stopping: float | None = None  # when we were told to
         self._model_problem: ModelError | None = None
         self._problem: str | None = None
+        self._fallback: str | None = None  # the decoder is not the one that was asked for
         self._dead: tuple[WorkerProcess, int] | None = None  # ended, and its jobs not taken back yet
         self._written: tuple[int | None, str | None] = (None, None)
         self._data_version = -1
@@ -107,8 +105,6 @@ class Supervisor:
         self._due = False
         self._next_due: float | None = None
         self._paused = False
-        self._checkpoint_at = 0.0
-        self._swept = False
         self._awake = awake or Awake()
 
     def stop(self) -> None:
@@ -170,7 +166,8 @@ class Supervisor:
             raise
         if recovered.requeued:
             log.info("recovered", jobs=len(recovered.requeued))
-        self._problem, self._written, self._data_version, self._swept = None, (None, None), -1, False
+        self._problem, self._written, self._data_version = None, (None, None), -1
+        self._housekeeping = Housekeeping(db, self._settings, self._clock)
         log.info("started", pid=os.getpid(), database=str(self._settings.database), folders=len(self._settings.watch))
         self._intake = IntakeThread(
             self._settings, observe=not self._once, queued=lambda: self._inbox.put((None, {"event": "queued"}))
@@ -203,7 +200,7 @@ class Supervisor:
                 self._mind_worker()
                 self._mind_sleep()
                 self._keep_service_row()
-                self._tidy()
+                self._housekeeping.tidy(self._intake.reconciler)
                 if self._once and (code := self._finished(started_at)) is not None:
                     return code
             except TransientError as error:
@@ -302,6 +299,7 @@ class Supervisor:
             self._problem = f"the worker cannot be started: {error}"
             return
         log.info("worker_started", pid=self._worker.pid)
+        self._fallback = None
         if self._stopping is not None:  # the signal came between
             self._worker.tell_to_leave()
 
@@ -330,6 +328,8 @@ class Supervisor:
                 self._after.submit(int(event["job"]))
         elif name == "waiting":
             self._problem = f"waiting for the GPU: {event.get('holder')} has it"
+        elif name == "fallback":
+            self._fallback = str(event.get("message", ""))
         elif name == "noise":
             log.warning("worker_noise", line=event.get("line"))
         self._look_again()
@@ -351,7 +351,7 @@ class Supervisor:
                 log.error("quarantined", job=job)
             if self._crashes.failures > 1:
                 self._problem = f"the worker {how}, {self._crashes.failures} times in a row; it is started again"
-            self._swept = False
+            self._housekeeping.sweep_again()
         else:
             self._queue.recover(None, cause="shutdown")
             delay = 0.0
@@ -368,33 +368,10 @@ class Supervisor:
         self._look_again()
 
     def _keep_service_row(self) -> None:
-        now = (self._worker.pid if self._worker else None, self._problem)
+        now = (self._worker.pid if self._worker else None, self._problem or self._fallback)
         if now != self._written:
             self._queue.set_service(worker_pid=now[0], problem=now[1])
             self._written = now
-
-    # -- housekeeping ------------------------------------------------------------------------------------------------
-
-    def _tidy(self) -> None:
-        """Temp files of dead claims, and the write-ahead log."""
-        reconciler = self._intake.reconciler
-        if not self._swept and reconciler is not None and reconciler.scanned:
-            self._swept = True
-            folders = set(reconciler.leftovers)
-            folders |= {os.fsencode(watch.output_dir) for watch in self._settings.watch if watch.output_dir}
-            swept = sweep_temp_files(self._db, folders)
-            if swept:
-                log.info("swept", files=swept)
-        now = self._clock()
-        if now < self._checkpoint_at:
-            return
-        try:
-            size = Path(f"{self._settings.database}-wal").stat().st_size
-        except OSError:
-            size = 0
-        if size > 0:
-            checkpoint(self._db)
-        self._checkpoint_at = now + (WAL_SOON_SECONDS if size > WAL_SOFT_BYTES else WAL_LATER_SECONDS)
 
     # -- --once ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropscribe import resources
 from dropscribe.errors import ConfigError
-from dropscribe.jobs.database import BUSY_SECONDS, connect_readonly
+from dropscribe.jobs.database import BUSY_SECONDS, connect_readonly, file_identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,14 +85,14 @@ def serve(database: Path, port: int, said: Callable[[str], None]) -> None:
 def only_for_us(app: App, database: Path, port: int) -> App:
     """``app``, but not for a page elsewhere whose name was made to point here, nor over a job log that is no more."""
     names = {f"{name}:{port}".encode() for name in (HOST, "localhost")}
-    opened = _identity(database)
+    opened = file_identity(database)
 
     async def guarded(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             if dict(scope["headers"]).get(b"host") not in names:
                 await _refuse(send, 403, "this address is for 127.0.0.1 and localhost only")
                 return
-            if _identity(database) != opened:
+            if file_identity(database) != opened:
                 await _refuse(send, 503, "the job log was replaced; start `dropscribe ui` again")
                 return
         await app(scope, receive, send)
@@ -104,11 +104,3 @@ async def _refuse(send: Any, status: int, text: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

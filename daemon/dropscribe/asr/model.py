@@ -213,7 +213,7 @@ def _arranged(located: Located, model: Any, device: str, wanted: mx.Dtype, *, on
     odd = {str(a.dtype) for a in encoder.arrays() + decoder.arrays() if mx.issubdtype(a.dtype, mx.floating)}
     if odd != {str(wanted)}:
         raise ModelInvalid(f"model {located.name!r} mixes {', '.join(sorted(odd))} where {wanted} was expected")
-    extra = _read_json(located.path / "generation_config.json")
+    extra = read_json(located.path / "generation_config.json")
     return Model(
         name=located.name,
         revision=located.revision,
@@ -231,7 +231,8 @@ def _arranged(located: Located, model: Any, device: str, wanted: mx.Dtype, *, on
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none or it is something else."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 from platformdirs import user_cache_path
 
+from dropscribe.asr.model import read_json
 from dropscribe.asr.prefill import prefill
 from dropscribe.asr.step import SlotState, block_length, greedy_step, logits_step, most_likely
 
@@ -248,7 +249,7 @@ def key_of(model: Model) -> str:
 
 def kept(model: Model, path: Path | None = None) -> Verdict | None:
     """The verdict of an earlier start, if there is one."""
-    stored = _read(path or cache_file()).get(key_of(model))
+    stored = read_json(path or cache_file()).get(key_of(model))
     if not isinstance(stored, dict):
         return None
     try:
@@ -266,7 +267,7 @@ def kept(model: Model, path: Path | None = None) -> Verdict | None:
 def keep(model: Model, verdict: Verdict, path: Path | None = None) -> None:
     """Note a verdict for the next start. A cache that cannot be written costs a few seconds then, nothing else."""
     path = path or cache_file()
-    stored = {**_read(path), key_of(model): asdict(verdict)}
+    stored = {**read_json(path), key_of(model): asdict(verdict)}
     temp = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -274,11 +275,3 @@ def keep(model: Model, verdict: Verdict, path: Path | None = None) -> None:
         temp.replace(path)
     except OSError:
         temp.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -49,7 +49,7 @@ class Database:
         self.path = path
         self.checkpoints = checkpoints
         self.lock = threading.RLock()
-        self._identity = _identity(path)
+        self._identity = file_identity(path)
 
     @property
     def tables(self) -> sqlite_utils.Database:
@@ -71,7 +71,7 @@ class Database:
     def check_not_replaced(self) -> None:
         """Raise ``DatabaseReplaced`` when the path no longer leads to the file this connection has open."""
         # While we hold the file open its inode cannot be given to another, so equal numbers mean the same file.
-        if self._identity != _identity(self.path):
+        if self._identity != file_identity(self.path):
             raise _replaced(self.path)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ def translate(error: sqlite3.Error, path: Path) -> DropscribeError | None:  # no
         return DatabaseBusy(f"another program keeps {path} locked; it is tried again until that one lets go")
     if primary not in _STORAGE_ERRORS:
         return None
-    if code == sqlite3.SQLITE_READONLY_DBMOVED or (_identity(path) is None and path.parent.exists()):
+    if code == sqlite3.SQLITE_READONLY_DBMOVED or (file_identity(path) is None and path.parent.exists()):
         return _replaced(path)
     if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return DiskFull(f"no space left (or a disk error) while writing {path}: {error}; free some and work goes on")
@@ -320,7 +320,8 @@ def _readonly(path: Path) -> sqlite3.Connection:
     return conn
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file, or ``None`` where there is none: whether it is still the same file."""
     try:
         status = path.stat()
     except OSError:
