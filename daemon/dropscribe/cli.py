@@ -111,7 +111,7 @@ def transcribe_batch_command(
     batch_size: Annotated[
         int | None, typer.Option(min=1, max=settings.MAX_BATCH_SIZE, help="Rows decoded side by side.")
     ] = None,
-    decoder: Annotated[str | None, typer.Option(metavar="NAME", help="bulk-sync or serial.")] = None,
+    decoder: Annotated[str | None, typer.Option(metavar="NAME", help="auto, batched, bulk-sync or serial.")] = None,
     jsonl: JsonLinesOption = False,
     output_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write transcripts there, by default a .txt and a .json each.")

@@ -362,7 +362,8 @@ def _explain(problem: Any, layers: dict[str, dict[str, Any]]) -> str:
     if problem["type"] == "value_error":  # one of ours
         message = str(problem["ctx"]["error"])
     else:
-        message = _PLAIN.get(problem["type"], problem["msg"].split(",")[0])
+        whole = problem["type"] == "literal_error"  # its commas stand between the choices
+        message = _PLAIN.get(problem["type"], problem["msg"] if whole else problem["msg"].split(",")[0])
     given = repr(problem["input"])
     return f"{where}{name}: {message} (got {given if len(given) <= 60 else given[:57] + '...'})"
 
