@@ -59,7 +59,8 @@ def test_every_sample_comes_back_right_and_the_log_can_be_asked(temp: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_neither_daemon_nor_folder(temp: Path, number: signal.Signals) -> None:
     heard = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite started in the background ignores it, and so would the child
+    # a suite started in the background ignores it, and so would the child
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         started = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     finally:

@@ -326,7 +326,13 @@ def work() -> None:
 
 def _fake_model(name: str) -> Any:
     return SimpleNamespace(
-        name=name, revision="fake", device="none", dtype="none", languages=("English",), max_segment_seconds=30.0
+        name=name,
+        revision="fake",
+        device="none",
+        dtype="none",
+        languages=("English",),
+        max_segment_seconds=30.0,
+        longest_seconds=30.0,
     )
 
 
