@@ -72,6 +72,16 @@ def same_signature(db: Database, size_bytes: int, mtime_ns: int, *, limit: int =
     )
 
 
+def any_unfinished_content(db: Database) -> bool:
+    """Whether ``unfinished_of_size`` could find anything."""
+    return bool(
+        db.rows(
+            "SELECT 1 FROM jobs INDEXED BY jobs_unfinished_by_size WHERE content_hash IS NOT NULL "
+            "AND state IN ('queued', 'running', 'missing') LIMIT 1"
+        )
+    )
+
+
 def unfinished_of_size(db: Database, size_bytes: int, *, limit: int = 50) -> list[sqlite3.Row]:
     """Jobs (id, path_raw, state, content_hash) of known content and this size that wait, run, or went missing."""
     return db.rows(

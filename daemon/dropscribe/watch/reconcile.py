@@ -94,6 +94,7 @@ class Reconciler:
             )
             for watch, rules in planned
         ]  # fmt: skip
+        self._innermost_first = sorted(self.roots, key=lambda root: len(root.path), reverse=True)
         self._settled = False
         self._retry_at: float | None = None
         self._liveness_at = 0.0
@@ -226,8 +227,10 @@ class Reconciler:
 
     def _owner(self, path: bytes) -> Root | None:
         """The most deeply nested root that ``path`` is below."""
-        owners = [root for root in self.roots if is_inside(path, root.path)]
-        return max(owners, key=lambda root: len(root.path), default=None)
+        for root in self._innermost_first:
+            if is_inside(path, root.path):
+                return root
+        return None
 
     def _follow_move(self, root: Root, found: Found) -> bool:
         """A file that was elsewhere a moment ago keeps its job."""
@@ -250,7 +253,8 @@ class Reconciler:
         queued = 0
         try:
             rows = lookups.newest(self._db, [found.path for found in whole])
-            new = [found for found in whole if found.path in rows or not self._may_be_known(found)]
+            unfinished = lookups.any_unfinished_content(self._db)
+            new = [found for found in whole if found.path in rows or not self._may_be_known(found, unfinished)]
             with transaction(self._db):
                 for found in new:
                     queued += self._take(found, rows.get(found.path))
@@ -262,13 +266,16 @@ class Reconciler:
         if queued:
             self._queued()
 
-    def _may_be_known(self, found: Found) -> bool:
-        """Whether a file without a row looks transcribed, or moved; the hasher then finds out."""
+    def _may_be_known(self, found: Found, unfinished: bool) -> bool:
+        """Whether a file without a row looks transcribed, or moved; the hasher then finds out.
+
+        ``unfinished``: there are jobs that could have moved here.
+        """
         root = self._owner(found.path)
         if root is None:
             return False
         check = self._restorer(root.watch, found.path)
-        if check is None and not self._moves.may_follow(found):
+        if check is None and not (unfinished and self._moves.may_follow(found)):
             return False
         self.hasher.ask(found.path, check)
         return True
@@ -284,7 +291,7 @@ class Reconciler:
         root = self._owner(found.path)
         if root is None:
             return False
-        decision = decide(found, row, replaced=root.memory.replaced(found))
+        decision = decide(found, row, replaced=row is not None and root.memory.replaced(found))
         if decision == "queue":
             return self._enqueue(root, found, None)
         if decision == "compare":
