@@ -80,6 +80,22 @@ def test_a_link_to_itself_ends(tmp_path: Path) -> None:
     assert names(tmp_path, record) == []
 
 
+@pytest.mark.parametrize("target", ["a.wav", "clip00.flac/x.wav", "z" * 300 + ".wav", "gone.wav"])
+@pytest.mark.parametrize("name", ["a.wav", "a", "a.txt"])
+def test_a_link_that_leads_nowhere_hides_no_other_file_whatever_the_order(
+    tmp_path: Path, name: str, target: str
+) -> None:
+    for number in range(0, 20, 2):
+        put(tmp_path / f"clip{number:02}.flac")
+    (tmp_path / name).symlink_to(target if target != "a.wav" else name)
+    for number in range(1, 20, 2):
+        put(tmp_path / f"clip{number:02}.flac")
+    record = Pass()
+    assert sorted(names(tmp_path, record)) == [f"clip{number:02}.flac" for number in range(20)]
+    assert record.complete
+    assert not record.errors
+
+
 def test_a_linked_root_is_walked_under_its_own_name(tmp_path: Path) -> None:
     put(tmp_path / "real" / "a.wav")
     (tmp_path / "link").symlink_to(tmp_path / "real")

@@ -14,12 +14,14 @@ from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dropscribe.asr.model import PROMPT_ROOM
 from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.prompt import Request, language_name
 from dropscribe.asr.recognizer import Segment
 from dropscribe.asr.sampling import Options
 from dropscribe.asr.timing import RowTiming
 from dropscribe.audio.cuts import cut
+from dropscribe.errors import ConfigError
 from dropscribe.jobs.records import SegmentRow, iso, utcnow
 from dropscribe.transcripts.formats import Document
 from dropscribe.transcripts.join import join
@@ -203,8 +205,15 @@ def words(stored: str) -> list[str]:
 
 
 def request_for(language: str | None, context: str | None, model: Model) -> Request:
-    """What is asked of the recognizer. Raises ``ConfigError`` for a language the model does not know."""
-    return Request(language_name(language, model.languages), context)
+    """What is asked of the recognizer.
+
+    Raises ``ConfigError`` for a language the model does not know and for a context that leaves too little room: every
+    segment pays for it again, and the positions that are kept for it would not hold it.
+    """
+    request = Request(language_name(language, model.languages), context)
+    if context and (taken := sum(len(part) for part in model.prompts.parts(request))) > PROMPT_ROOM:
+        raise ConfigError(f"`context` makes a prompt of {taken} tokens, {PROMPT_ROOM} are the most; name fewer terms")
+    return request
 
 
 def plan_for(

@@ -409,6 +409,9 @@ class Supervisor:
         away = [] if reconciler is None else [root for root in reconciler.roots if not root.ok]
         for root in away:
             log.error("root_not_ok", root=printable(root.path))
+        unread = [] if reconciler is None else [path for root in reconciler.roots for path in root.unread]
+        for path in unread:
+            log.error("not_read", path=printable(path))
         done = self._db.rows("SELECT count(*) FROM jobs WHERE state = 'done' AND finished_at >= ?", (started_at,))[0][0]
         log.info("finished", done=done, failed=len(bad), not_settled=len(unsettled))
-        return 1 if bad or unsettled or away or reconciler is None else 0
+        return 1 if bad or unsettled or away or unread or reconciler is None else 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SEGMENT_SECONDS = 300.0
 AUDIO_TOKENS_PER_SECOND = 13
-_PROMPT_ROOM = 512  # tokens for the prompt's own words and a context
+PROMPT_ROOM = 512  # tokens for the prompt's own words and a context
 _NEEDED = ("config.json", "preprocessor_config.json")
 _FETCHED = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
@@ -61,7 +61,7 @@ class Model:
     @property
     def longest_seconds(self) -> float:
         """The longest segment whose prompt and token budget fit into the positions the model was made for."""
-        room = self.max_positions - _PROMPT_ROOM - guards.token_budget(0)
+        room = self.max_positions - PROMPT_ROOM - guards.token_budget(0)
         return room / (guards.token_budget(1000) / 1000 + AUDIO_TOKENS_PER_SECOND)
 
     @property

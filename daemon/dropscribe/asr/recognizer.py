@@ -91,6 +91,7 @@ class _Pending:
     rows: list[RowTiming] = field(default_factory=list)  # of every row it became, ended or not
     warnings: set[str] = field(default_factory=set)
     second_try: bool = False
+    looped: bool = False  # its first try did
 
     @property
     def timing(self) -> RowTiming:
@@ -202,6 +203,8 @@ class Recognizer:
         if pending.open_parts:
             return None
         del line.open[id(pending)]
+        if pending.looped and not any(part.text for part in pending.parts):
+            pending.warnings.add("segment_loop")  # it said something, then lost it: not the same as silence
         return _result(pending)
 
     def _again(self, ready: _Ready, row: decoders.Row, text: str, line: _Line) -> bool:
@@ -213,6 +216,7 @@ class Recognizer:
         elif row.finish_reason == "loop":
             halves = _halves(ready)
             pieces = [(half.start_ms, half.samples) for half in halves if not half.silent]
+            pending.looped = True
             if len(halves) < 2 or not pieces:
                 return False  # the same samples would loop again
             pending.parts += [Part(h.start_ms, h.end_ms, "", None, "silence", ()) for h in halves if h.silent]

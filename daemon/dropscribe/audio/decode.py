@@ -112,17 +112,19 @@ def _open_sndfile(source: Source, kind: str | None) -> Decoded | None:
         codec=sound.subtype.lower(),
         sample_rate=rate,
         channels=channels,
-        claimed_seconds=_claimed_by_header(source, kind, frames, rate),
+        claimed_seconds=_claimed_by_header(source, kind, frames, rate, channels),
         tolerance=0.05,
         frames=_sndfile_frames(sound, source),
     )
 
 
-def _claimed_by_header(source: Source, kind: str | None, frames: int, rate: int) -> float | None:
+def _claimed_by_header(source: Source, kind: str | None, frames: int, rate: int, channels: int) -> float | None:
     """Seconds the header claims; libsndfile itself only reports what is there."""
     data = wav_data(source.pread, source.size) if kind in {"wav", "rf64"} else None
     if data is not None and 0 < data.present < data.claimed:
         return frames / rate * (data.claimed / data.present)
+    if data is not None and data.present == 0 < data.claimed and not data.placeholder:
+        return data.claimed / (rate * channels * 4)  # cut off right behind the header: at least this much is missing
     claimed = 0
     if kind == "aiff":
         claimed = int.from_bytes(source.pread(4, 4), "big") + 8

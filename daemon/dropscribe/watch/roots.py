@@ -75,6 +75,7 @@ class Root:
         self._rearm_at = float("-inf")
         self._said: str | None = None
         self._errors_said = 0
+        self.unread: list[bytes] = []  # what the last pass could not read
         self._placeholders = 0
         self._waiting = 0
         self._waiting_at = float("-inf")
@@ -193,6 +194,7 @@ class Root:
             path, first = record.errors[0]
             log.warning("scan_incomplete", errors=len(record.errors), path=printable(path), error=first.strerror)
         self._errors_said = len(record.errors)
+        self.unread = [path for path, _ in record.errors]
         self._placeholders = record.placeholders
         self._waiting, self._waiting_at = waiting + record.placeholders, now
         self._mounted = self._seen_mounted

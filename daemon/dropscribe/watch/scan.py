@@ -6,6 +6,7 @@ in the cloud is fetched. What could not be read is recorded, so that nobody take
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass, field
@@ -241,10 +242,23 @@ class _Walker:
             if self._enter(entry):
                 self.links.append(entry.path)
             return None
-        if self.rules.why_not_file(entry.path, entry.name) is None and not entry.is_file():
+        if self.rules.why_not_file(entry.path, entry.name) is None and not self._is_file(entry):
             self.reject(entry.path, "not_regular")
             return None
         return self._candidate(entry)
+
+    def _is_file(self, entry: os.DirEntry[bytes]) -> bool:
+        # DirEntry swallows ENOENT alone; what else a link runs into must not end the listing of its folder
+        try:
+            return entry.is_file()
+        except OSError as error:
+            self._unfollowed(entry, error)
+            return False
+
+    def _unfollowed(self, entry: os.DirEntry[bytes], error: OSError) -> None:
+        """A link that could not be followed. One that leads nowhere is left alone; any other error is one."""
+        if error.errno not in _NOWHERE:
+            self.record.errors.append((entry.path, error))
 
     def _candidate(self, entry: os.DirEntry[bytes]) -> Found | None:
         reason = self.rules.why_not_file(entry.path, entry.name)
@@ -286,8 +300,9 @@ class _Walker:
         try:
             return entry.is_dir()
         except OSError as error:
-            self.record.errors.append((entry.path, error))
+            self._unfollowed(entry, error)
             return False
 
 
+_NOWHERE = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG})
 _flags_exist = hasattr(os.stat_result, "st_flags")  # a plain stat per folder is saved where there is nothing to see
