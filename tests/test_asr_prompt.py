@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asr_support import golden, golden_rows, on_cpu, quick, random_path, source, tiny_path
+from dropscribe import pipeline
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import log_mel
 from dropscribe.asr.model import _load_strictly, load, locate
@@ -89,3 +90,10 @@ def test_an_unknown_language_names_the_choice() -> None:
 def test_a_model_that_names_no_languages_takes_any() -> None:
     assert language_name("en", ()) == "English"
     assert language_name("Klingon", ()) == "Klingon"
+
+
+def test_a_context_that_leaves_no_room_is_refused_and_a_long_list_of_names_is_not() -> None:
+    names = ", ".join(f"name{n}" for n in range(40))
+    assert pipeline.request_for(None, names, quick()).context == names
+    with pytest.raises(ConfigError, match="name fewer terms"):
+        pipeline.request_for(None, "alpha " * 1000, quick())

@@ -87,6 +87,15 @@ def test_a_loop_is_tried_again_in_two_halves_cut_at_the_pause(monkeypatch: pytes
     assert len(script.asked) == 3
 
 
+def test_a_loop_whose_second_try_says_nothing_is_not_passed_off_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_start: int, seconds: float, _request: Request) -> tuple[list[int], str]:
+        return (LOOP, "loop") if seconds > 6 else ([], "eos")
+
+    (result,), _ = scripted(monkeypatch, answer, [Segment("a", two_sentences())])
+    assert [p.text for p in result.parts] == ["", ""]
+    assert result.warnings == ("segment_loop",)
+
+
 def test_second_tries_go_before_everything_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(_start: int, seconds: float, _request: Request) -> tuple[list[int], str]:
         return (LOOP, "loop") if seconds > 6 else (said("Yes."), "eos")

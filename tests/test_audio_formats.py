@@ -189,6 +189,21 @@ def test_a_truncated_file_yields_what_is_there_and_a_warning(reader, tmp_path, f
     assert "shorter_than_claimed" in drained.warnings
 
 
+def test_a_wav_cut_right_behind_its_header_is_empty_and_says_so(reader, tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, clip(), 16_000, subtype="PCM_16")
+    path.write_bytes(path.read_bytes()[:44])
+    samples, _, drained = read(reader, path)
+    assert len(samples) == 0
+    assert "shorter_than_claimed" in drained.warnings
+
+
+def test_a_wav_that_claims_no_samples_and_has_none_is_whole(reader, tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, clip()[:0], 16_000, subtype="PCM_16")
+    assert read(reader, path)[2].warnings == ()
+
+
 def test_a_variable_rate_mp3_without_a_duration_is_read_to_the_end(reader, tmp_path):
     loud = np.concatenate([clip(), np.zeros(16_000 * 20, np.float32), clip()])
     path = encode(tmp_path / "a.mp3", loud, codec="libmp3lame", container="mp3")
