@@ -239,11 +239,15 @@ def cache_file() -> Path:
     return user_cache_path("dropscribe", appauthor=False) / "selfcheck.json"
 
 
+def device_name() -> str:
+    """The processor or GPU behind the device, as MLX names it."""
+    return str(mx.device_info().get("device_name", ""))
+
+
 def key_of(model: Model) -> str:
     """What a verdict holds for: the model, the device, the library and this code."""
-    device = mx.device_info().get("device_name", "")
     return " | ".join(
-        [model.revision, model.device, str(device), str(model.dtype), f"mlx {version('mlx')}", f"{VERSION}"]
+        [model.revision, model.device, device_name(), str(model.dtype), f"mlx {version('mlx')}", f"{VERSION}"]
     )
 
 
