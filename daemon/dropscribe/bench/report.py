@@ -120,7 +120,6 @@ def keep(report: Report, settings: Settings, say: Callable[[str], None]) -> None
     from dropscribe.jobs.database import open_database
 
     try:
-        settings.database.parent.mkdir(parents=True, exist_ok=True)
         db = open_database(settings.database)
         try:
             benchmarks.add(
