@@ -29,7 +29,7 @@ from dropscribe.asr.model import Model, load
 from dropscribe.asr.prefill import embed, prefill
 from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.recognizer import Recognizer, Result, Segment
-from dropscribe.asr.step import SlotState, most_likely
+from dropscribe.asr.step import SlotState, logits_step, most_likely
 from dropscribe.asr.timing import BatchTiming
 from dropscribe.resources import demo_model
 
@@ -358,3 +358,97 @@ def ending(member: Prefilled, eos: frozenset[int], budget: int) -> tuple[tuple[i
 def lines_of(rows: Sequence[decoders.Row]) -> Iterator[tuple[Any, tuple[int, ...]]]:
     """Key and tokens of rows, for a dictionary."""
     return ((row.key, tuple(row.tokens)) for row in rows)
+
+
+# --- a row's logits among random neighbours ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Company:
+    """What sits beside a row in one step: ``others`` are (seed of what a slot holds, position)."""
+
+    own: int  # the row's slot
+    others: tuple[tuple[int, int], ...]
+    block: int
+
+    @property
+    def slots(self) -> int:
+        return len(self.others) + 1
+
+
+def companies(most_slots: int = 16) -> st.SearchStrategy[Company]:
+    """2 to ``most_slots`` slots; any of them holds the row, the others anything at any position of the block."""
+
+    def of(block: int) -> st.SearchStrategy[Company]:
+        other = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, block - 1))
+        others = st.lists(other, min_size=1, max_size=most_slots - 1).map(tuple)
+        return others.flatmap(lambda o: st.builds(Company, st.integers(0, len(o)), st.just(o), st.just(block)))
+
+    return st.sampled_from((64, 128, 256)).flatmap(of)
+
+
+def check_company(name: str, company: Company) -> None:
+    """The row's logits are those it has alone, bit for bit. Raises ``AssertionError``."""
+    model = model_named(name)
+    rows = list(company.others)
+    rows.insert(company.own, OWN_ROW)
+    logits = _step_logits(model, rows, company.block)[company.own]
+    assert np.array_equal(logits, _own_logits(name, company.block)), company
+
+
+OWN_ROW = (1, 50)  # its seed and position
+
+
+@functools.cache
+def _own_logits(name: str, block: int) -> np.ndarray:
+    return _step_logits(model_named(name), [OWN_ROW], block)[0]
+
+
+def _step_logits(model: Model, rows: Sequence[tuple[int, int]], block: int) -> np.ndarray:
+    """Logits ``[S, V]`` of one step over rows that hold noise, each of its own."""
+    shape = model.decoder.shape
+    held = [_noise(shape.kv_heads, shape.head_dim, 2 * shape.layers, seed, block) for seed, _ in rows]
+    blocks = [mx.array(np.stack([row[n] for row in held])).astype(model.dtype) for n in range(2 * shape.layers)]
+    tokens = mx.array([[seed % shape.vocab] for seed, _ in rows], mx.int32)
+    offsets = mx.array([position for _, position in rows], mx.int32)
+    logits, *_ = logits_step(model.decoder)(tokens, offsets, blocks[: shape.layers], blocks[shape.layers :])
+    return np.array(logits.astype(mx.float32))
+
+
+def _noise(kv_heads: int, head_dim: int, arrays: int, seed: int, block: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((arrays, kv_heads, block, head_dim), np.float32)
+
+
+# --- clips with noise -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def noisy(name: str, decibels: int | None) -> np.ndarray:
+    """A clip with white noise at that signal-to-noise ratio; ``None``: as it is."""
+    clean = source(name)
+    if decibels is None:
+        return clean
+    noise = np.random.default_rng(len(clean)).standard_normal(len(clean)).astype(np.float32)
+    level = np.sqrt(np.mean(clean**2) / np.mean(noise**2)) * 10 ** (-decibels / 20)
+    return np.clip(clean + level * noise, -1, 1).astype(np.float32)
+
+
+@functools.cache
+def noisy_prefilled(name: str, decibels: int | None) -> Prefilled:
+    """A clip with noise, ready to be decoded; its reference is what serial says."""
+    model, samples = quick(), noisy(name, decibels)
+    token, state = prefilled(model, samples)
+    start = Prefilled(len(samples) / RATE, token, state, (), ends=True)
+    (row,) = decoders.serial(model.decoder, FakeLine([start.row(0, model.eos)]), BatchTiming())
+    return replace(start, reference=tuple(row.tokens))
+
+
+def check_slots(rows: Sequence[Prefilled], slots: int, **how: Any) -> int:
+    """Decode rows in ``slots`` slots, refilled as they fall free; every row says what it says alone. Tokens said."""
+    model, timing = quick(), BatchTiming()
+    line = FakeLine([row.row(at, model.eos) for at, row in enumerate(rows)])
+    ended = batched(model.decoder, line, timing, slots=slots, kv_budget=1 << 20, **how)
+    said = dict(lines_of(list(ended)))
+    assert [at for at, row in enumerate(rows) if said[at] != row.reference] == [], f"{slots} slots"
+    assert timing.syncs == timing.steps
+    return timing.generated_tokens

@@ -15,10 +15,15 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from asr_support import (
+    SHORT_CLIPS,
     FakeLine,
+    check_company,
+    check_slots,
+    companies,
     golden_prefilled,
     golden_rows,
     lines_of,
+    noisy_prefilled,
     plans,
     pool,
     quick,
@@ -30,7 +35,7 @@ from dropscribe.asr import step as step_module
 from dropscribe.asr.batched import batched
 from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.selfcheck import Verdict
-from dropscribe.asr.step import SlotState, block_length, causal_mask, logits_step
+from dropscribe.asr.step import block_length, causal_mask, logits_step
 from dropscribe.asr.timing import BatchTiming
 
 if TYPE_CHECKING:
@@ -71,36 +76,25 @@ def test_ragged_batches_with_refilled_slots_change_no_token(name: str) -> None:
     hold()
 
 
-@pytest.mark.parametrize("slots", [2, 5, 8])
-def test_a_rows_logits_are_the_same_bits_over_random_neighbours(slots: int) -> None:
-    model = random_model("fp32")
-    shape, step = model.decoder.shape, logits_step(model.decoder)
-    generator = np.random.default_rng(slots)
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [3, 8])
+def test_clips_in_noise_give_serials_tokens_too(slots: int) -> None:
+    rows = [noisy_prefilled(clip, decibels) for clip in SHORT_CLIPS for decibels in (20, 10, 0)]
+    random.Random(slots).shuffle(rows)  # noqa: S311 - an order, not a secret
+    assert check_slots(rows, slots, may_narrow=True) > len(rows)
 
-    def state(first: tuple[Any, ...], others: int) -> tuple[mx.array, SlotState]:
-        size = (1, shape.kv_heads, 128, shape.head_dim)
-        rows = [first] + [
-            (
-                [mx.array(generator.normal(size=size).astype("f4")) for _ in range(2 * shape.layers)],
-                int(generator.integers(0, shape.vocab)),
-                int(generator.integers(0, 120)),
-            )
-            for _ in range(others)
-        ]
-        stacked = [mx.concatenate([row[0][n] for row in rows]) for n in range(2 * shape.layers)]
-        tokens = mx.array([[row[1]] for row in rows], mx.int32)
-        offsets = mx.array([row[2] for row in rows], mx.int32)
-        return tokens, SlotState(offsets, stacked[: shape.layers], stacked[shape.layers :], 120)
 
-    own = [
-        mx.array(generator.normal(size=(1, shape.kv_heads, 128, shape.head_dim)).astype("f4"))
-        for _ in range(2 * shape.layers)
-    ]
-    seen = []
-    for _ in range(6):
-        tokens, s = state((own, 7, 77), slots - 1)
-        seen.append(np.array(step(tokens, s.offsets, s.keys, s.values)[0][0]))
-    assert all(np.array_equal(seen[0], other) for other in seen)
+@pytest.mark.parametrize("name", ["tiny", "fp32"])
+def test_a_rows_logits_are_the_bits_it_has_alone_over_random_neighbours(name: str) -> None:
+    print(f"seed {SEED}: set DROPSCRIBE_TEST_SEED to it to see these neighbours again")  # noqa: T201
+
+    @seed(SEED)
+    @settings(max_examples=25, **QUIET)
+    @given(company=companies())
+    def hold(company: Any) -> None:
+        check_company(name, company)
+
+    hold()
 
 
 def test_a_row_that_outgrows_its_class_of_blocks_moves_to_another_lane_and_says_the_same() -> None:

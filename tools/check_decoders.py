@@ -3,6 +3,9 @@
 
     python tools/check_decoders.py --batches 1000 --seed 7      random batches, trained and random weights
     python tools/check_decoders.py --batches 200 --device gpu   the same on a GPU
+    python tools/check_decoders.py --batches 1000 --decoder batched     rows in the slots of the true batch
+    python tools/check_decoders.py --logits 1000                a row's logits over random neighbours, bit for bit
+    python tools/check_decoders.py --noise                      all clips, clean and in noise, in 2 to 16 slots
     python tools/check_decoders.py --minutes 60                 a long recording: WER against its clips, memory
     python tools/check_decoders.py --files 500                  short files of different lengths: memory stays flat
 
@@ -18,6 +21,7 @@ import secrets
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import mlx.core as mx
@@ -27,7 +31,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 
-def check_batches(name: str, batches: int, number: int) -> None:
+def check_batches(name: str, batches: int, number: int, decoder: str) -> None:
     """Raises on the first batch in which a row differs, made as small as it can be."""
     from asr_support import Plan, plans, pool, run_plan
 
@@ -45,7 +49,7 @@ def check_batches(name: str, batches: int, number: int) -> None:
     @given(plan=plans(len(pool(name))))
     def run(plan: Plan) -> None:
         nonlocal count, rows, tokens, steps
-        timing = run_plan(name, plan)
+        timing = run_plan(name, plan, decoder)
         count, rows, tokens, steps = (
             count + 1,
             rows + len(plan.places),
@@ -56,6 +60,35 @@ def check_batches(name: str, batches: int, number: int) -> None:
     run()
     took = time.perf_counter() - started
     print(f"{name}: {count} batches, {rows} rows, {tokens} tokens in {steps} steps, all equal; {took:.0f} s")
+
+
+def check_logits(name: str, companies_: int, number: int) -> None:
+    """Raises on the first set of neighbours over which the row's logits are not those it has alone."""
+    from asr_support import Company, check_company, companies
+
+    sizes: Counter[int] = Counter()
+
+    @seed(number)
+    @settings(max_examples=companies_, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(company=companies())
+    def run(company: Company) -> None:
+        check_company(name, company)
+        sizes[company.slots] += 1
+
+    run()
+    print(f"{name}: {sizes.total()} sets of neighbours in {min(sizes)} to {max(sizes)} slots, the same bits in all")
+
+
+def check_noise(number: int) -> None:
+    """Raises at the first number of slots at which a clip says something else than alone."""
+    from asr_support import check_slots, noisy_prefilled, texts
+
+    rows = [noisy_prefilled(clip, decibels) for clip in texts() for decibels in (None, 20, 10, 0)]
+    rng = np.random.default_rng(number)
+    for slots in range(2, 17):
+        shuffled = [rows[at] for at in rng.permutation(len(rows))]
+        tokens = check_slots(shuffled, slots, may_narrow=bool(slots % 2))
+        print(f"{slots} slots: {len(rows)} rows, {tokens} tokens, all as serial", flush=True)
 
 
 def check_long(minutes: float, number: int, decoder: str) -> bool:
@@ -102,18 +135,31 @@ def main() -> int:
     parser.add_argument("--models", default="tiny,fp32,bf16,4-bit", help="of tiny, fp32, bf16, 4-bit, 4-bit bf16")
     parser.add_argument("--minutes", type=float, default=0, help="length of a long recording")
     parser.add_argument("--files", type=int, default=0, help="short rows of different lengths")
-    parser.add_argument("--decoder", default="bulk-sync", choices=("bulk-sync", "serial"), help="for --minutes")
+    parser.add_argument("--logits", type=int, default=0, help="sets of neighbours of a row for each model")
+    parser.add_argument("--noise", action="store_true", help="all held-out clips at 20, 10 and 0 dB and without noise")
+    parser.add_argument(
+        "--decoder",
+        default="bulk-sync",
+        choices=("bulk-sync", "batched", "serial"),
+        help="for --minutes and --batches",
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     args = parser.parse_args()
-    if not (args.batches or args.minutes or args.files):
-        parser.error("nothing to do: give --batches, --minutes or --files")
+    if not (args.batches or args.logits or args.noise or args.minutes or args.files):
+        parser.error("nothing to do: give --batches, --logits, --noise, --minutes or --files")
+    if args.batches and args.decoder == "serial":
+        parser.error("serial has no batches; --decoder bulk-sync or batched")
     mx.set_default_device(mx.gpu if args.device == "gpu" else mx.cpu)
     number = secrets.randbelow(2**32) if args.seed is None else args.seed
     print(f"seed {number}, {mx.default_device()}", flush=True)
     good = True
     for name in args.models.split(",") if args.batches else ():
-        check_batches(name, args.batches, number)
+        check_batches(name, args.batches, number, args.decoder)
+    for name in args.models.split(",") if args.logits else ():
+        check_logits(name, args.logits, number)
+    if args.noise:
+        check_noise(number)
     if args.minutes:
         good &= check_long(args.minutes, number, args.decoder)
     if args.files:

@@ -48,20 +48,22 @@ class Lane:
         return [row for row in self.rows if row is not None]
 
     def insert(self, row: Row) -> None:
-        """Put a row into an empty slot; its own state is given up, and its next token moves here unread."""
+        """Put a row into an empty slot; its own state is given up, and its next token moves here unread.
+
+        Only what the row has is copied; beyond it lies what an earlier row left there, which no mask lets it see.
+        Nothing waits for the copies: the device makes them while the host looks after the next row.
+        """
         at = self.rows.index(None)
         self.rows[at] = row
         self._make_room()
+        self.state.lengthen(row.state.block)
         where, own, state = mx.array([at], mx.int32), row.state, self.state
-        own.lengthen(state.block)
-        state.keys = [mx.slice_update(k, new, where, axes=(0,)) for k, new in zip(state.keys, own.keys, strict=True)]
-        state.values = [
-            mx.slice_update(v, new, where, axes=(0,)) for v, new in zip(state.values, own.values, strict=True)
-        ]
-        self.tokens = mx.slice_update(self.tokens, row.token, where, axes=(0,))
-        state.offsets = mx.slice_update(state.offsets, own.offsets, where, axes=(0,))
+        state.keys = [_put(k, new, where) for k, new in zip(state.keys, own.keys, strict=True)]
+        state.values = [_put(v, new, where) for v, new in zip(state.values, own.values, strict=True)]
+        self.tokens = _put(self.tokens, row.token, where)
+        state.offsets = _put(state.offsets, own.offsets, where)
         own.keys, own.values = [], []  # one copy of a row's memory is enough
-        mx.eval(self.tokens, state.offsets, state.keys, state.values)
+        mx.async_eval(self.tokens, state.offsets, state.keys, state.values)  # type: ignore[no-untyped-call]
 
     def remove(self, row: Row) -> None:
         """Free a row's slot; what it leaves there is a dummy until the next row overwrites it."""
@@ -101,6 +103,11 @@ class Lane:
     def _make_room(self) -> None:
         """The block must hold the next position of every live row; it never shrinks."""
         self.state.lengthen(max(block_length(row.state.length) for row in self.live))
+
+
+def _put(slots: mx.array, row: mx.array, at: mx.array) -> mx.array:
+    """``slots [S, …]`` with ``row [1, …]`` at ``at [1]``; the row may be shorter in the other axes."""
+    return mx.slice_update(slots, row, at, axes=(0,))
 
 
 class Lanes:
