@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -33,9 +34,10 @@ from asr_support import (
 from dropscribe.asr import selfcheck
 from dropscribe.asr import step as step_module
 from dropscribe.asr.batched import batched
+from dropscribe.asr.decoders import Row
 from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.selfcheck import Verdict
-from dropscribe.asr.step import block_length, causal_mask, logits_step
+from dropscribe.asr.step import SlotState, block_length, causal_mask, logits_step
 from dropscribe.asr.timing import BatchTiming
 
 if TYPE_CHECKING:
@@ -223,3 +225,54 @@ def test_a_broken_cache_means_a_new_check(tmp_path: Path, content: str) -> None:
     assert selfcheck.kept(quick(), path) is None
     path.write_text(json.dumps({selfcheck.key_of(quick()): {"exact_slots": "no"}}))
     assert selfcheck.kept(quick(), path) is None
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+class Endless:
+    """A line of empty rows, each made when it is taken; all have the same length and budget."""
+
+    def __init__(self, model: Any, count: int, length: int, budget: int) -> None:
+        self.model, self.left, self.length, self.budget = model, count, length, budget
+
+    def peek(self, *, wait: bool) -> int | None:
+        return 1 if self.left else None
+
+    def next(self) -> Row:
+        self.left -= 1
+        shape, size = self.model.decoder.shape, block_length(self.length)
+        one = (1, shape.kv_heads, size, shape.head_dim)
+        blocks = [[mx.zeros(one, self.model.dtype) for _ in range(shape.layers)] for _ in "kv"]
+        state = SlotState(mx.array([self.length], mx.int32), blocks[0], blocks[1], self.length)
+        row = Row(self.left, 60.0, mx.array([[5]], mx.int32), state, frozenset())
+        row.budget = self.budget
+        mx.eval(row.token, state.offsets, state.keys, state.values)
+        return row
+
+
+@pytest.mark.parametrize("slots", [4, 16])
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_memory_is_what_the_page_about_the_decoder_predicts(name: str, slots: int) -> None:
+    model = random_model(name)
+    shape, width = model.decoder.shape, model.dtype.size
+    a_position = shape.layers * 2 * shape.kv_heads * shape.head_dim * width  # docs/DECODER.md, Memory
+    before, after = 768, 1024
+    list(batched(model.decoder, Endless(model, slots, 760, 2), BatchTiming(), slots=slots, kv_budget=1 << 30))
+    gc.collect()
+    base, held, peaks = mx.get_active_memory(), [], []
+
+    def look() -> None:
+        held.append(mx.get_active_memory() - base)
+        peaks.append(mx.get_peak_memory() - base)
+        mx.reset_peak_memory()
+
+    mx.reset_peak_memory()
+    line = Endless(model, slots, 760, 20)
+    list(batched(model.decoder, line, BatchTiming(), slots=slots, kv_budget=1 << 30, pulse=look))
+    small, large = slots * before * a_position, slots * after * a_position
+    assert peaks[0] < 1.1 * (small + 2 * before * a_position), "filling: one row more, and the next"
+    assert all(abs(bytes_ - small) < 0.1 * small for bytes_ in held[1:6])
+    assert all(abs(bytes_ - large) < 0.1 * large for bytes_ in held[-6:])
+    assert max(peaks[1:]) < 1.1 * (small + large), "growing: never more than both blocks"
+    assert max(peaks[-6:]) < 1.1 * large

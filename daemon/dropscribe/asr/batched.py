@@ -51,7 +51,6 @@ class Lane:
         """Put a row into an empty slot; its own state is given up, and its next token moves here unread.
 
         Only what the row has is copied; beyond it lies what an earlier row left there, which no mask lets it see.
-        Nothing waits for the copies: the device makes them while the host looks after the next row.
         """
         at = self.rows.index(None)
         self.rows[at] = row
@@ -63,7 +62,8 @@ class Lane:
         self.tokens = _put(self.tokens, row.token, where)
         state.offsets = _put(state.offsets, own.offsets, where)
         own.keys, own.values = [], []  # one copy of a row's memory is enough
-        mx.async_eval(self.tokens, state.offsets, state.keys, state.values)  # type: ignore[no-untyped-call]
+        # Now, not later: with the last update still on its way MLX copies all slots instead of writing into them.
+        mx.eval(self.tokens, state.offsets, state.keys, state.values)
 
     def remove(self, row: Row) -> None:
         """Free a row's slot; what it leaves there is a dummy until the next row overwrites it."""
