@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dropscribe import pipeline
 from dropscribe.asr.model import load
+from dropscribe.asr.prefill import PREFILL_STEP
 from dropscribe.asr.recognizer import Recognizer
 from dropscribe.asr.timing import BatchTiming
 from dropscribe.audio.client import Reader
@@ -87,9 +88,10 @@ def decoded(
     files: Sequence[File],
     *,
     on_progress: Callable[[str, float], None] | None = None,
+    prefill_step: int = PREFILL_STEP,
 ) -> Iterator[tuple[Sequence[File], BatchTiming, float]]:
     """Read and decode ``files`` batch by batch: the files of each, its figures, and its wall seconds."""
-    recognizer = Recognizer(model)
+    recognizer = Recognizer(model, prefill_step=prefill_step)
     for at in range(0, len(files), 4 * plan.slots):
         some = files[at : at + 4 * plan.slots]
         timing, started = BatchTiming(), time.perf_counter()

@@ -21,7 +21,7 @@ from dropscribe.asr.batched import batched
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import SAMPLE_RATE, log_mel
 from dropscribe.asr.plan import DEFAULT_ROWS, Plan
-from dropscribe.asr.prefill import embed, prefill
+from dropscribe.asr.prefill import PREFILL_STEP, embed, prefill
 from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.sampling import Options, make_sampler
 from dropscribe.asr.step import most_likely
@@ -116,8 +116,9 @@ class _Ready:
 class Recognizer:
     """One loaded model and the schedules to run it."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, *, prefill_step: int = PREFILL_STEP) -> None:
+        """``prefill_step``: positions a prefill pass; for measurements, since it may change a text's last bits."""
+        self.model, self._prefill_step = model, prefill_step
         mx.set_cache_limit(CACHE_LIMIT_BYTES["cpu" if mx.default_device().type == mx.DeviceType.cpu else "gpu"])
 
     def transcribe(
@@ -143,7 +144,7 @@ class Recognizer:
         """
         timing = BatchTiming() if timing is None else timing
         options = options or Options()
-        line = _Line(self.model, segments, timing, ahead=slots + 2, pulse=pulse)
+        line = _Line(self.model, segments, timing, ahead=slots + 2, pulse=pulse, prefill_step=self._prefill_step)
         mx.reset_peak_memory()
         try:
             rows = self._rows(line, timing, Plan(decoder, slots, tuple(block_classes), may_narrow), kv_budget, options)
@@ -270,9 +271,16 @@ class _Line:
     """The waiting line: features made ahead in a thread, encoded and prefilled when a place is free."""
 
     def __init__(
-        self, model: Model, segments: Iterable[Segment], timing: BatchTiming, *, ahead: int, pulse: Callable[[], None]
+        self,
+        model: Model,
+        segments: Iterable[Segment],
+        timing: BatchTiming,
+        *,
+        ahead: int,
+        pulse: Callable[[], None],
+        prefill_step: int = PREFILL_STEP,
     ) -> None:
-        self._model, self._timing, self.pulse = model, timing, pulse
+        self._model, self._timing, self.pulse, self._prefill_step = model, timing, pulse, prefill_step
         self.open: dict[int, _Pending] = {}  # whose rows have been started and which have given no result
         self._made: queue.Queue[_Ready | BaseException | None] = queue.Queue(maxsize=ahead)
         self._front: collections.deque[_Ready] = collections.deque()
@@ -321,7 +329,7 @@ class _Line:
             total.encode_s += timing.encode_s
         started = time.perf_counter()
         prefix, suffix = model.prompts.parts(ready.request)
-        logits, state = prefill(model.decoder, embed(model.decoder, prefix, audio, suffix))
+        logits, state = prefill(model.decoder, embed(model.decoder, prefix, audio, suffix), self._prefill_step)
         token = most_likely(logits)
         mx.eval(token, state.keys, state.values)
         timing.prefill_s, timing.prompt_tokens = time.perf_counter() - started, state.length
