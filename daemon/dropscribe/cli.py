@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscribe import __version__, cli_ask, cli_bench, cli_export, cli_jobs, cli_scan, cli_service, settings, tables
+from dropscribe import (
+    __version__,
+    cli_ask,
+    cli_bench,
+    cli_bench_power,
+    cli_bench_speed,
+    cli_export,
+    cli_jobs,
+    cli_scan,
+    cli_service,
+    settings,
+    tables,
+)
 from dropscribe.cli_common import (
     ConfigOption,
     FormatOption,
@@ -48,6 +60,8 @@ cli_ask.register(app)
 cli_export.register(app)
 cli_scan.register(app)
 cli_bench.register(app)
+cli_bench_power.register(cli_bench.bench_app)
+cli_bench_speed.register(cli_bench.bench_app)
 cli_service.register(app, config_app)
 
 
