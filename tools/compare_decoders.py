@@ -143,8 +143,22 @@ def compare_whole(model_dir: str, clips: list[np.ndarray], arguments: argparse.N
     def generate() -> dict[int, tuple[int, ...]]:
         return {at: (theirs.generate(samples, max_tokens=limit).generation_tokens,) for at, samples in enumerate(files)}
 
+    def generate_batch(slots: int) -> dict[int, tuple[int, ...]]:
+        # Its batch path, which `generate` uses for the chunks of one file, over our files: groups in order, each
+        # decoded until its slowest row has ended.
+        counts = {}
+        for at in range(0, len(files), slots):
+            group = [(samples, 0.0) for samples in files[at : at + slots]]
+            _, generated, _, _ = theirs._generate_chunks_batched(  # noqa: SLF001 - the path to be compared with
+                group, max_tokens=limit * len(group), sampler=lambda x: mx.argmax(x, axis=-1), logits_processors=None,
+                language=None, system_prompt=None, batch_size=slots, verbose=False,
+            )  # fmt: skip
+            counts |= {at + n: (count,) for n, count in enumerate(generated)}
+        return counts
+
     ways: dict[str, Callable[[], dict[int, tuple[int, ...]]]] = {
         "mlx-audio generate": generate,
+        **{f"mlx-audio batch {slots}": lambda s=slots: generate_batch(s) for slots in arguments.slots},
         "serial": lambda: ours("serial", 1),
         "bulk-sync 6": lambda: ours("bulk-sync", 6),
     }
