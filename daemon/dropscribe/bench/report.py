@@ -89,10 +89,11 @@ def deliver(
     as_json: bool,
     output: Path | None = None,
     plot: Path | None = None,
-) -> None:
+) -> bool:
     """Print the report, write ``output`` (JSON) and ``plot`` (PNG or SVG by its suffix), and keep it in the job log.
 
-    Raises ``ConfigError`` when a file cannot be written; everything else has been done by then.
+    Returns whether the job log has it. Raises ``ConfigError`` when a file cannot be written; everything else has been
+    done by then.
     """
     text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
     if as_json:
@@ -103,7 +104,7 @@ def deliver(
             if not isinstance(value, dict | list):
                 sys.stdout.write(f"{name}: {_cell(value)}\n")
     sys.stdout.flush()
-    keep(report, settings, say)
+    kept = keep(report, settings, say)
     if output is not None:
         _written(output, lambda: output.write_text(text + "\n", "utf-8"))
         say(f"written: {output}")
@@ -112,10 +113,14 @@ def deliver(
 
         _written(plot, lambda: draw(report.curves, plot))
         say(f"drawn: {plot}")
+    return kept
 
 
-def keep(report: Report, settings: Settings, say: Callable[[str], None]) -> None:
-    """Put the report into the ``benchmarks`` table. A log that cannot be written is said, and costs the row only."""
+def keep(report: Report, settings: Settings, say: Callable[[str], None]) -> bool:
+    """Put the report into the ``benchmarks`` table; whether it is there now.
+
+    A log that cannot be written is said, and costs the row only.
+    """
     from dropscribe.jobs import benchmarks
     from dropscribe.jobs.database import open_database
 
@@ -138,6 +143,8 @@ def keep(report: Report, settings: Settings, say: Callable[[str], None]) -> None
             db.close()
     except (DropscribeError, OSError) as error:
         say(f"not kept in the job log: {error}")
+        return False
+    return True
 
 
 def check_writable(*paths: Path | None) -> None:
