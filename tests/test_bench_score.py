@@ -70,6 +70,11 @@ def test_intervals_come_out_the_same_every_time_and_not_at_all_from_two_files() 
     assert score.corpus_rate(edits[:2]).low is None
 
 
+def test_files_without_an_error_promise_nothing() -> None:
+    assert score.corpus_rate([Edits(0, 0, 0, 10)] * 8) == score.Rate(0.0)
+    assert score.mean_rate([Edits(0, 0, 0, 10)] * 8) == score.Rate(0.0)
+
+
 def test_the_widening_is_that_of_students_distribution() -> None:
     for freedom in (4, 9, 29, 1000):
         assert score._student(0.975, freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=0.01)

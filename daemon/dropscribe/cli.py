@@ -18,6 +18,7 @@ from dropscribe import (
     __version__,
     cli_ask,
     cli_bench,
+    cli_bench_eval,
     cli_bench_power,
     cli_bench_speed,
     cli_export,
@@ -60,6 +61,7 @@ cli_ask.register(app)
 cli_export.register(app)
 cli_scan.register(app)
 cli_bench.register(app)
+cli_bench_eval.register(cli_bench.bench_app)
 cli_bench_power.register(cli_bench.bench_app)
 cli_bench_speed.register(cli_bench.bench_app)
 cli_service.register(app, config_app)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ALPHA = 0.05
-PAIRS = 16
 FEWEST_PAIRS = 6  # below, not even all pairs of one mind give p < 0.05
 SAME_WITHIN = 0.05  # of the probe's time before and after: the machine stayed what it was
 STEADY_WITHIN = 0.10  # middle half of the probe's runs, over their median

@@ -242,7 +242,7 @@ def side_by_side(
     chosen: EvalSet,
     reader: Reader,
     *,
-    pairs: int = ab.PAIRS,
+    pairs: int,
     guard: float = WER_GUARD,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[None]:

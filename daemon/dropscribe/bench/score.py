@@ -104,13 +104,13 @@ def corpus_rate(edits: Sequence[Edits], **options: Any) -> Rate:
     counts, lengths = _columns(edits)
     if not lengths.sum():
         return Rate(None)
-    return _rate(_ratio, [counts, lengths], **options)
+    return _unless_alike(_rate(_ratio, [counts, lengths], **options))
 
 
 def mean_rate(edits: Sequence[Edits], **options: Any) -> Rate:
     """The mean of the files' rates; files without a reference text are left out."""
     rates = np.array([one.rate for one in edits if one.length], float)
-    return _rate(_mean, [rates], **options) if len(rates) else Rate(None)
+    return _unless_alike(_rate(_mean, [rates], **options)) if len(rates) else Rate(None)
 
 
 def difference(before: Sequence[Edits], after: Sequence[Edits], **options: Any) -> Rate:
@@ -171,6 +171,11 @@ def _rate(statistic: Callable[..., np.ndarray], columns: list[np.ndarray], **opt
     value = float(statistic(*(column[None] for column in columns))[0])
     found = interval(statistic, columns, **options)
     return Rate(value) if found is None else Rate(value, *found)
+
+
+def _unless_alike(rate: Rate) -> Rate:
+    """Files that are all alike, such as none with an error, cannot say how far others would be off."""
+    return Rate(rate.value) if rate.low == rate.high else rate
 
 
 def _columns(edits: Sequence[Edits]) -> tuple[np.ndarray, np.ndarray]:
