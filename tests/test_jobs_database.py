@@ -74,11 +74,70 @@ def test_a_log_of_every_earlier_version_is_brought_up_to_date(path: Path, steps:
     path.parent.mkdir()
     old = sqlite_utils.Database(path)
     migrations.apply(old, stop_before=MIGRATIONS[steps])
+    before = {} if steps == 0 else fill_as_of_old(old)
     old.close()
     db = open_database(path)
     assert [row["name"] for row in db.rows("SELECT name FROM _sqlite_migrations ORDER BY id")] == list(MIGRATIONS)
     assert db.rows("PRAGMA integrity_check")[0][0] == "ok"
+    assert db.rows("PRAGMA foreign_key_check") == []
+    for table, rows in before.items():
+        now = list(db.tables[table].rows)
+        assert [{column: row[column] for column in rows[0]} for row in now] == rows, table
+    assert schema_of(db.conn) == schema_of_new(path.with_name("new.db"))
+    if before:
+        [hit] = db.rows("SELECT rowid FROM segments_fts WHERE segments_fts MATCH 'GRUßE'")
+        assert hit[0] == 7
+        [timing] = db.rows("SELECT * FROM transcript_timings")
+        assert (timing["path"], timing["duration"], timing["audio_seconds"]) == ("/in/a.wav", 2.0, 2.0)
+        assert [row["place"] for row in db.rows("SELECT * FROM queue")] == [1]
+        assert [row["done"] for row in db.rows("SELECT * FROM daily")] == [1]
     db.close()
+
+
+def fill_as_of_old(db: sqlite_utils.Database) -> dict[str, list[dict[str, object]]]:
+    """A row in each table there is, with the columns of the first version; returns what was written, in full."""
+    at = "2026-01-01T00:00:00.000Z"
+    job = {"root_id": 1, "size_bytes": 1, "mtime_ns": 1, "queued_at": at, "created_at": at}
+    rows = {
+        "roots": {"id": 1, "path": "/in", "waiting": 3},
+        "batches": {"id": 4, "claim_id": "c", "started_at": at, "finished_at": at, "outcome": "done", "wall_s": 1.0},
+        "jobs": {
+            **job, "id": 2, "path": "/in/a.wav", "path_raw": b"/in/a.wav", "state": "done", "started_at": at,
+            "finished_at": at, "audio_seconds": 2.0, "params_key": "k", "batch_id": 4, "text": "Grüße",
+        },
+        "segments": {
+            "id": 7, "job_id": 2, "params_key": "k", "start_ms": 0, "end_ms": 2000, "text": "Grüße", "tokens": 3,
+            "finish_reason": "eos",
+        },
+        "outputs": {"job_id": 2, "format": "txt", "path_raw": b"/in/a.txt", "sha256": "a" * 64},
+        "timings": {"job_id": 2, "batch_id": 4, "duration": 2.0, "time": 1.0, "rtf": 0.5},
+        "benchmarks": {"id": 1, "measured_at": at, "kind": "sweep", "result": "{}"},
+    }  # fmt: skip
+    tables = db.table_names()
+    if "moves" in tables:
+        rows["moves"] = {
+            "job_id": 2, "source_raw": b"/in/a.wav", "hidden_raw": b"/in/.x", "target_raw": b"/out/a.wav",
+            "created_at": at,
+        }  # fmt: skip
+    for table, row in rows.items():
+        db[table].insert(row)
+    db["jobs"].insert({**job, "id": 3, "path": "/in/\\xff", "path_raw": b"/in/\xff", "state": "queued"})
+    db.execute("UPDATE service SET pid = 99, paused = 1")
+    db.conn.commit()
+    return {table: list(db[table].rows) for table in (*rows, "service")}
+
+
+def schema_of(conn: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    query = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE '%fts_%'"
+    return {tuple(row) for row in conn.execute(query)}
+
+
+def schema_of_new(path: Path) -> set[tuple[str, str, str]]:
+    db = open_database(path)
+    try:
+        return schema_of(db.conn)
+    finally:
+        db.close()
 
 
 def test_a_log_of_a_newer_version_is_refused_by_writers_and_readers(path: Path) -> None:

@@ -23,7 +23,7 @@ from dropscribe.cli_common import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 WORDS_SHOWN = {True: ("\x1b[1;33m", "\x1b[0m"), False: ("[", "]")}  # around a hit: on a terminal, in a pipe
 
@@ -126,17 +126,22 @@ def ui(
 def _show_stats(found: Mapping[str, Any]) -> None:
     print_line("  ".join(f"{count} {state}" for state, count in found["states"].items() if count) or "no job yet")
     print_line(_backlog_line(found["backlog"]))
+    spans = ("audio_seconds", "decoded_seconds", "busy_s", "time", "wall_s")
+
+    def shown(rows: Sequence[Mapping[str, Any]], *names: str) -> list[list[object]]:
+        cell = {**dict.fromkeys(spans, tables.span), "rtf": tables.ratio}
+        return [[cell[name](row[name]) if name in cell else row[name] for name in names] for row in rows]
+
+    throughput = [row for row in found["throughput"] if row["files"] or row["busy_s"]]
     for title, columns, rows in (
-        ("Throughput", ("last", "files", "audio", "busy", "RTF"), [
-            (row["period"], row["files"], tables.span(row["audio_seconds"]), tables.span(row["busy_s"]),
-             tables.ratio(row["rtf"])) for row in found["throughput"] if row["files"] or row["busy_s"]]),
-        ("By day (UTC) and model", ("day", "model", "done", "failed", "skipped", "audio", "time", "RTF"), [
-            (row["day"], row["model"], row["done"], row["failed"], row["skipped"], tables.span(row["audio_seconds"]),
-             tables.span(row["time"]), tables.ratio(row["rtf"])) for row in found["days"]]),
-        ("By model", ("model", "decoder", "batch size", "batches", "audio", "time", "RTF"), [
-            (row["model"], row["decoder"], row["slots"], row["batches"], tables.span(row["audio_seconds"]),
-             tables.span(row["wall_s"]), tables.ratio(row["rtf"])) for row in found["models"]]),
-        ("Failures", ("kind", "files"), [(row["error_kind"], row["files"]) for row in found["failures"]]),
+        ("Throughput", ("last", "files", "audio", "decoded", "busy", "RTF"),
+         shown(throughput, "period", "files", "audio_seconds", "decoded_seconds", "busy_s", "rtf")),
+        ("By day (UTC) and model", ("day", "model", "done", "failed", "skipped", "audio", "decoded", "time", "RTF"),
+         shown(found["days"], "day", "model", "done", "failed", "skipped", "audio_seconds", "decoded_seconds", "time",
+               "rtf")),
+        ("By model", ("model", "decoder", "batch size", "batches", "decoded", "busy", "RTF"),
+         shown(found["models"], "model", "decoder", "slots", "batches", "audio_seconds", "wall_s", "rtf")),
+        ("Failures", ("kind", "files"), shown(found["failures"], "error_kind", "files")),
     ):  # fmt: skip
         if rows:
             print_line()

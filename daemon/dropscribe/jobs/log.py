@@ -82,10 +82,9 @@ def get_job(conn: sqlite3.Connection, ident: int | str | bytes | Path) -> Row | 
     else:
         raw = os.path.abspath(os.fsencode(ident))  # noqa: PTH100 - bytes, and links stay as they are
         rows = fetch(conn, "SELECT * FROM jobs WHERE path_raw = ? ORDER BY id DESC LIMIT 1", (raw,))
-        if not rows:  # as printed by us
-            rows = fetch(
-                conn, "SELECT * FROM jobs WHERE path = ? ORDER BY id DESC LIMIT 1", (printable(os.fsencode(ident)),)
-            )
+        shown = printable(os.fsencode(ident))
+        if not rows and "\\" in shown:  # as printed by us; there is no index for that
+            rows = fetch(conn, "SELECT * FROM jobs WHERE path = ? ORDER BY id DESC LIMIT 1", (shown,))
     return {**rows[0], "warnings": json.loads(rows[0]["warnings"])} if rows else None
 
 

@@ -13,7 +13,7 @@ STATES = ("queued", "running", *FINISHED)
 FINISH_REASONS = ("eos", "length", "loop", "silence")
 
 # The migrations of schema.py by name, so that the read side can judge a file without importing sqlite-utils.
-MIGRATIONS = ("m001_job_log", "m002_pauses_and_revision", "m003_moves")
+MIGRATIONS = ("m001_job_log", "m002_pauses_and_revision", "m003_moves", "m004_known_content")
 
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 

@@ -257,3 +257,40 @@ def m003_moves(db: Database) -> None:
         "CREATE INDEX jobs_unfinished_by_size ON jobs(size_bytes) "
         "WHERE content_hash IS NOT NULL AND state IN ('queued', 'running', 'missing')"
     )
+
+
+@migrations()
+def m004_known_content(db: Database) -> None:
+    """Content that was known is not decoded, so its audio is told apart from what was; days are read from an index."""
+    db.execute(
+        "CREATE INDEX jobs_daily ON jobs(substr(finished_at, 1, 10), model, state, audio_seconds) "
+        "WHERE finished_at IS NOT NULL"
+    )
+    for view in ("transcript_timings", "daily"):
+        db.execute(f"DROP VIEW {view}")
+    for statement in _VIEWS_OF_KNOWN_CONTENT:
+        db.execute(statement)
+
+
+_VIEWS_OF_KNOWN_CONTENT = (
+    # t.batch_id, which is the same as b.id: ordered by it the newest rows are read from an index
+    """CREATE VIEW transcript_timings AS
+SELECT j.id AS job_id, j.path, j.state, j.language, t.duration, t.time, t.rtf,
+  b.wall_s AS batch_time, b.wall_s / nullif(b.audio_seconds, 0) AS batch_rtf, b.slots AS batch_size,
+  t.read_s, t.feature_s, t.encode_s, t.prefill_s, t.decode_s, t.prompt_tokens, t.generated_tokens,
+  t.batch_id, b.decoder, b.model, b.device, b.started_at AS batch_started_at, j.finished_at,
+  j.audio_seconds, j.reused_from
+FROM timings t JOIN jobs j ON j.id = t.job_id JOIN batches b ON b.id = t.batch_id""",
+    # grouped inside, so that the timings of a job are looked up once for each sum
+    """CREATE VIEW daily AS
+SELECT day, model, done, failed, skipped, audio_seconds, decoded_seconds, time,
+  time / nullif(decoded_seconds, 0) AS rtf
+FROM (
+  SELECT substr(finished_at, 1, 10) AS day, model,
+    sum(state = 'done') AS done, sum(state IN ('failed', 'quarantined')) AS failed,
+    sum(state IN ('skipped', 'missing')) AS skipped,
+    sum(CASE WHEN state = 'done' THEN audio_seconds END) AS audio_seconds,
+    sum((SELECT sum(duration) FROM timings WHERE job_id = jobs.id)) AS decoded_seconds,
+    sum((SELECT sum(time) FROM timings WHERE job_id = jobs.id)) AS time
+  FROM jobs WHERE finished_at IS NOT NULL GROUP BY 1, 2)""",
+)
