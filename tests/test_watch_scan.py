@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dropscribe.settings import Watch
 from dropscribe.watch import scan
-from dropscribe.watch.eligibility import Rules
+from dropscribe.watch.eligibility import Rules, plan
 from dropscribe.watch.health import examine
 from dropscribe.watch.scan import Pass, look, walk
 
@@ -72,6 +73,35 @@ def test_linked_folders_are_entered_once_and_never_into_or_above_the_root(tmp_pa
     record = Pass()
     assert names(root, record) == ["l1/b.wav", "sub/a.wav"]
     assert record.complete
+
+
+def test_a_folder_behind_two_links_is_entered_once_whichever_leads_deeper(tmp_path: Path) -> None:
+    put(tmp_path / "other" / "sub" / "a.wav")
+    put(tmp_path / "other" / "b.wav")
+    for first, second, expected in (("sub", "", ["l1/a.wav", "l2/b.wav"]), ("", "sub", ["l1/b.wav", "l1/sub/a.wav"])):
+        root = tmp_path / f"in {first}"
+        root.mkdir()
+        (root / "l1").symlink_to(tmp_path / "other" / first)
+        (root / "l2").symlink_to(tmp_path / "other" / second)
+        assert names(root) == expected
+
+
+def test_a_link_into_another_watched_folder_is_left_to_that_one(tmp_path: Path) -> None:
+    put(tmp_path / "one" / "a.wav")
+    put(tmp_path / "far" / "two" / "b.wav")
+    put(tmp_path / "far" / "c.wav")
+    put(tmp_path / "far" / "flat" / "d.wav")
+    put(tmp_path / "far" / "flat" / "deep" / "e.wav")
+    (tmp_path / "one" / "far").symlink_to(tmp_path / "far")
+    (tmp_path / "one" / "two").symlink_to(tmp_path / "far" / "two")
+    (tmp_path / "one" / "deep").symlink_to(tmp_path / "far" / "flat" / "deep")
+    watches = [{"path": tmp_path / "one"}, {"path": tmp_path / "far" / "two"}]
+    watches.append({"path": tmp_path / "far" / "flat", "recursive": False})
+    planned, _ = plan([Watch.model_validate(watch) for watch in watches])
+    seen = sorted(os.fsdecode(found.path) for _, rules in planned for found in walk(rules, Pass()))
+    assert [path.removeprefix(f"{tmp_path}/") for path in seen] == [
+        "far/flat/d.wav", "far/two/b.wav", "one/a.wav", "one/deep/e.wav", "one/far/c.wav",
+    ]  # fmt: skip
 
 
 def test_a_link_to_itself_ends(tmp_path: Path) -> None:

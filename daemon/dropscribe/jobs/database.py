@@ -320,10 +320,10 @@ def _readonly(path: Path) -> sqlite3.Connection:
     return conn
 
 
-def file_identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file, or ``None`` where there is none: whether it is still the same file."""
+def file_identity(path: bytes | str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Device and inode of a file or folder, or ``None`` where there is none: whether it is still the same one."""
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - bytes too
     except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -11,7 +11,8 @@ The rules, in the order they are asked:
    slash with the whole path below the watched folder; ``*`` stays within one name, ``**`` does not.
 
 Links (decided here, followed by ``scan``): a link to a file counts as that file under the link's name. A link to a
-folder is followed once, unless it leads into or above the watched folder, where everything is seen already.
+folder is followed once, unless it leads into or above the watched folder, where everything is seen already, or into
+another watched folder (rule 2).
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Rules:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     inner: frozenset[bytes] = frozenset()  # other watched folders below this one
+    others: tuple[tuple[bytes, bool], ...] = ()  # real paths of all other watched folders, and whether recursive
     _include: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
     _exclude: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
 
@@ -94,6 +96,10 @@ class Rules:
         if path in self.inner:
             return "other_root"
         return "excluded" if self._exclude and self._exclude.fullmatch(self._relative(path)) else None
+
+    def is_others(self, real: bytes) -> bool:
+        """Whether a folder, by its real path, is another watched folder or below one that is recursive."""
+        return any(real == other or (recursive and is_inside(real, other)) for other, recursive in self.others)
 
     def why_not_file(self, path: bytes, name: bytes) -> str | None:
         """Whether to take a file, given that its folder was gone into."""
@@ -144,7 +150,8 @@ def plan(watches: Iterable[Watch]) -> tuple[list[tuple[Watch, Rules]], list[tupl
         inner = {os.fsencode(other.path) for theirs, other in kept.items() if theirs != real}
         inner |= {root + theirs[len(real) :] for theirs in kept if theirs != real and is_inside(theirs, real)}
         nested = frozenset(path for path in inner if is_inside(path, root))
-        planned.append((watch, Rules(root, watch.recursive, watch.include, watch.exclude, nested)))
+        others = tuple((theirs, other.recursive) for theirs, other in kept.items() if theirs != real)
+        planned.append((watch, Rules(root, watch.recursive, watch.include, watch.exclude, nested, others)))
     return planned, twins
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dropscribe.jobs.database import file_identity
 from dropscribe.watch.eligibility import is_inside
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class RootObserver:
             handler: Any = _Handler(self._root, real, self._mailbox)
             observer.schedule(handler, os.fsdecode(real), recursive=self._recursive, event_filter=_event_filter())
             observer.start()
-            self._identity = _identity(real)
+            self._identity = file_identity(real)
         except Exception as error:  # whatever events fail with, scans go on without
             self.problem = _explain(error)
             if observer is not None:
@@ -137,7 +138,7 @@ class RootObserver:
         if (descriptor := getattr(observer, "_inotify_fd", None)) is not None:
             threads.append(descriptor)
         running = bool(observer.emitters) and all(thread.is_alive() for thread in threads)
-        return running and self._identity == _identity(os.path.realpath(self._root))
+        return running and self._identity == file_identity(os.path.realpath(self._root))
 
     def _tap(self, observer: Any) -> None:
         """The one seam into watchdog: learn of lost events and of the watch limit, both of which it keeps to itself.
@@ -259,14 +260,6 @@ def _explain(error: BaseException) -> str:
     if number == errno.EMFILE:
         return "the limit of inotify instances is reached; raise fs.inotify.max_user_instances"
     return f"native file events do not work: {error}"
-
-
-def _identity(path: bytes) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - bytes
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _end(observer: Any) -> None:

@@ -124,17 +124,19 @@ def folders(
     real_root = os.path.realpath(rules.root)
     walker = _Walker(rules, record, rejected, remembered)
     yield from walker.tree(start, stop)
-    seen: set[bytes] = set()
     while walker.links and not record.stopped:
         links, walker.links = sorted(walker.links), []
         for path in links:
             real = os.path.realpath(path)
-            twice = any(is_inside(real, other) for other in seen)
+            twice = any(is_inside(real, other) for other in walker.seen)
             if twice or is_inside(real, real_root) or is_inside(real_root, real):
                 walker.reject(path, "link_loop")
-                continue
-            seen.add(real)
-            yield from walker.tree(path, stop)
+            elif rules.is_others(real):
+                walker.reject(path, "other_root")
+            else:
+                walker.link = (path, real)
+                yield from walker.tree(path, stop)
+                walker.seen.add(real)
 
 
 @dataclass
@@ -145,6 +147,8 @@ class _Walker:
     remembered: Callable[[bytes], int | None]
     links: list[bytes] = field(default_factory=list)
     below: list[bytes] = field(default_factory=list)  # folders still to be gone into
+    link: tuple[bytes, bytes] | None = None  # the link to a folder that is gone into, and its real path
+    seen: set[bytes] = field(default_factory=set)  # real paths of those done
 
     def reject(self, path: bytes, why: str) -> None:
         if self.rejected is not None:
@@ -281,6 +285,8 @@ class _Walker:
 
     def _enter(self, entry: os.DirEntry[bytes]) -> bool:
         reason = self.rules.why_not_folder(entry.path, entry.name)
+        if reason is None and self.link is not None:
+            reason = self._why_not_twice(entry)
         if reason is None and _flags_exist:
             try:
                 if is_placeholder(entry.stat()):
@@ -293,6 +299,15 @@ class _Walker:
         if reason is not None:
             self.reject(entry.path, reason)
         return reason is None
+
+    def _why_not_twice(self, entry: os.DirEntry[bytes]) -> str | None:
+        """Behind a link: a folder that another link or another watched folder has under its own name."""
+        assert self.link is not None  # noqa: S101 - asked behind links alone
+        path, real = self.link
+        here = real + entry.path[len(path) :]
+        if here in self.seen:
+            return "link_loop"
+        return "other_root" if self.rules.is_others(here) else None
 
     def _is_linked_folder(self, entry: os.DirEntry[bytes]) -> bool:
         if why_not_name(entry.name):
