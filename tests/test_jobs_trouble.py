@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dropscribe.housekeeping import Housekeeping
 from dropscribe.jobs import database
 from dropscribe.jobs.database import checkpoint, connect_readonly, open_database
 from dropscribe.jobs.queue import Queue
+from dropscribe.settings import Settings
 from real_daemon import Place, clips
 
 if TYPE_CHECKING:
@@ -189,4 +191,37 @@ def test_the_write_ahead_log_is_small_again_soon_after_a_foreign_reader_leaves(
         foreign.execute("COMMIT")
     assert checkpoint(db)
     assert wal.stat().st_size == 0
+    db.close()
+
+
+def test_within_a_minute_of_a_foreign_reader_leaving_the_write_ahead_log_is_under_16_mb(tmp_path: Path) -> None:
+    assert database.WAL_LIMIT_BYTES <= 16 * 2**20
+    settings = Settings.model_validate({"database": tmp_path / "jobs.db", "watch": [{"path": tmp_path}]})
+    wal = tmp_path / "jobs.db-wal"
+    db = open_database(settings.database, checkpoints=True)
+    db.execute("PRAGMA synchronous = OFF")
+    root = Queue(db).ensure_root("/in")
+    now = 1000.0
+    housekeeping = Housekeeping(db, settings, lambda: now)
+    with closing(sqlite3.connect(settings.database, isolation_level=None)) as foreign:
+        foreign.execute("BEGIN")
+        foreign.execute("SELECT count(*) FROM jobs").fetchone()
+        housekeeping.tidy(None)
+        writer = open_database(settings.database)  # a worker: it never checkpoints
+        writer.execute("PRAGMA synchronous = OFF")
+        job = Queue(writer).enqueue(root, b"/in/a.wav", 1, 1)
+        for _ in range(20):
+            writer.execute("UPDATE jobs SET text = hex(randomblob(500000)) WHERE id = ?", (job,))
+        for _ in range(30):  # for minutes the reader stays, and is left alone
+            now += 2
+            housekeeping.tidy(None)
+        assert wal.stat().st_size > 16 * 2**20
+        foreign.execute("COMMIT")
+    left = now
+    while wal.stat().st_size > 16 * 2**20:
+        now += 2  # the supervisor's tick
+        assert now - left <= 60
+        housekeeping.tidy(None)
+    assert db.rows("PRAGMA integrity_check")[0][0] == "ok"
+    writer.close()
     db.close()
