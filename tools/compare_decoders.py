@@ -162,6 +162,13 @@ def compare_whole(model_dir: str, clips: list[np.ndarray], arguments: argparse.N
         "serial": lambda: ours("serial", 1),
         "bulk-sync 6": lambda: ours("bulk-sync", 6),
     }
+    if arguments.mlx_qwen3_asr:
+        from mlx_qwen3_asr import Session  # not among our tools: pip install --no-deps mlx-qwen3-asr
+
+        session = Session(model_dir, dtype=model.dtype)
+        ways["mlx-qwen3-asr"] = lambda: {
+            at: (session.transcribe((samples, 16_000), max_new_tokens=limit).text,) for at, samples in enumerate(files)
+        }
     for slots in arguments.slots:
         ways[f"batched {slots}"] = lambda s=slots: ours("batched", s)
     report(ways, arguments.rounds, "mlx-audio generate", model, seconds_of_audio=sum(map(len, files)) / 16_000)
@@ -206,6 +213,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, nargs="+", default=[2, 4, 7, 8, 16, 32, 64])
     parser.add_argument("--whole", action="store_true", help="whole files, mlx-audio's generate beside")
+    parser.add_argument(
+        "--mlx-qwen3-asr",
+        action="store_true",
+        help="with --whole: that package beside, if installed; it takes the true shapes only",
+    )
     arguments = parser.parse_args()
     paths = sorted(p for p in arguments.clips.iterdir() if p.suffix in {".flac", ".wav"})
     clips = [sf.read(p, dtype="float32")[0] for p in paths]
