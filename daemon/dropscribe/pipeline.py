@@ -19,9 +19,11 @@ from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.prompt import Request, language_name
 from dropscribe.asr.recognizer import Segment
 from dropscribe.asr.sampling import Options
+from dropscribe.asr.selfcheck import key_of
 from dropscribe.asr.timing import RowTiming
 from dropscribe.audio.cuts import cut
 from dropscribe.errors import ConfigError
+from dropscribe.jobs.benchmarks import applied_sizes
 from dropscribe.jobs.records import SegmentRow, iso, utcnow
 from dropscribe.transcripts.formats import Document
 from dropscribe.transcripts.join import join
@@ -226,16 +228,19 @@ def plan_for(
 ) -> Plan:
     """The schedule for these settings on this device; ``decoder`` and ``batch_size`` override them.
 
+    ``batch_size = "auto"`` is what ``bench sweep --apply`` found on this machine, if the job log has it.
     ``QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE=1`` asks for the true batch where the settings leave the choice open.
     """
     decode = settings.decode
     wanted = decoder or decode.decoder
     if wanted == "auto" and os.environ.get("QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE") == "1":
         wanted = "batched"
+    most = batch_size or decode.most_rows
     return make_plan(
         model,
         decoder=wanted,
-        batch_size=batch_size or decode.most_rows,
+        batch_size=most,
+        applied=applied_sizes(settings.database, key_of(model)) if most is None else {},
         exactness=decode.exactness,
         greedy=options_of(settings).greedy,
         pulse=pulse,

@@ -131,7 +131,10 @@ class Decode(_Table):
     exactness: Literal["serial", "row"] = Field(
         default="serial", description="what the batched decoder promises: the bits of one row alone, or independence"
     )
-    batch_size: BatchSize = Field(default="auto", description="most rows decoded side by side; auto: as suits")
+    batch_size: BatchSize = Field(
+        default="auto",
+        description="most rows decoded side by side; auto: what bench sweep --apply found, else as suits",
+    )
     kv_budget: int = Field(default=32768, ge=1024, description="tokens of key/value memory for all rows together")
     max_segment_seconds: float | None = Field(
         default=None, ge=5, le=1200, description="longest piece decoded at once; default: what the model says, else 300"

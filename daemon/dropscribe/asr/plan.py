@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dropscribe.asr import selfcheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dropscribe.asr.model import Model
     from dropscribe.asr.selfcheck import Verdict
 
 DEFAULT_ROWS = 6  # side by side in bulk-sync: the plateau seen elsewhere, until a benchmark on this machine
+NONE_APPLIED: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ def make_plan(
     *,
     decoder: str = "auto",
     batch_size: int | None = None,
+    applied: Mapping[str, int] = NONE_APPLIED,
     exactness: str = "serial",
     greedy: bool = True,
     cache: Path | None = None,
@@ -41,13 +44,15 @@ def make_plan(
 ) -> Plan:
     """``decoder``: auto, batched, bulk-sync or serial; ``batch_size``: the most rows side by side, ``None``: as suits.
 
+    ``applied``: where it is ``None``, the most rows a benchmark on this machine found best, by decoder; a cap like
+    ``batch_size``, so that the true batch still gets no number of slots that the self-check did not pass.
     ``exactness``: "serial" allows the true batch only as many slots as give the bits of one, "row" any number at which
     rows do not depend on one another. The self-check runs only when the true batch is in question, once for a model,
     device and library version. Sampled tokens always go serial.
     """
     if not greedy or decoder == "serial":
         return Plan("serial", 1)
-    bulk = Plan("bulk-sync", batch_size or DEFAULT_ROWS)
+    bulk = Plan("bulk-sync", batch_size or applied.get("bulk-sync", DEFAULT_ROWS))
     if decoder == "bulk-sync" or batch_size == 1:
         return bulk
     verdict = selfcheck.kept(model, cache)
@@ -57,7 +62,7 @@ def make_plan(
     if verdict.failure is not None:
         reason = f"the true batch is not row-exact on this device ({verdict.failure}); bulk-sync runs instead"
         return Plan("bulk-sync", bulk.slots, fallback=reason)
-    slots = verdict.fastest(exactness, batch_size)
+    slots = verdict.fastest(exactness, batch_size or applied.get("batched"))
     faster = verdict.tokens_per_second.get(slots, 0.0) > verdict.tokens_per_second.get(1, 0.0)
     if slots > 1 and (faster or decoder == "batched"):
         return Plan("batched", slots, verdict.block_classes, as_serial=slots <= verdict.serial_equal_slots)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dropscribe.jobs.database import transaction
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from dropscribe.jobs.database import Database
+
+
+_PATIENCE_SECONDS = 1.0  # for another program's lock
+_LARGEST = 64  # as `decode.batch_size` allows: the log may have been edited by hand
 
 
 def add(
@@ -47,3 +52,22 @@ def applied_rows(conn: sqlite3.Connection, key: str, decoder: str) -> int | None
         (key, decoder),
     ).fetchone()
     return None if row is None else int(row[0])
+
+
+def applied_sizes(path: str | Path, key: str) -> dict[str, int]:
+    """What ``bench sweep --apply`` found best for ``key``, by decoder; the job log at ``path`` is only read.
+
+    Nothing is found in a log that is not there, locked, damaged, older or newer: a benchmark is a hint, and whoever
+    asks works without one.
+    """
+    found = {}
+    try:
+        uri = Path(path).absolute().as_uri()
+        with closing(sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=_PATIENCE_SECONDS)) as conn:
+            for decoder in ("bulk-sync", "batched"):
+                size = applied_rows(conn, key, decoder)
+                if size is not None and 1 <= size <= _LARGEST:
+                    found[decoder] = size
+    except (sqlite3.Error, ValueError, TypeError):
+        return {}
+    return found
