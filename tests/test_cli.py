@@ -114,6 +114,44 @@ def test_a_wrong_setting_is_status_2_one_line_and_no_traceback(home: Path) -> No
         assert (done.stdout, done.stderr) == ("", expected)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "args", [["--version"], ["--help"], ["config", "show"], ["config", "schema"], ["jobs", "list", "--json"]]
+)
+def test_a_full_disk_under_stdout_is_one_line_and_status_1(args: list[str], buffered: bool) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "dropscribe", *args]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "dropscribe: cannot write the output: No space left on device"
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_batch_whose_results_cannot_be_written_says_so(home: Path) -> None:
+    (home / "a.wav").write_bytes(b"x")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-c", STAND_IN, "transcribe-batch", "a.wav"], stdout=full,
+                              stderr=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == ["dropscribe: cannot write the output: No space left on device"]
+
+
+def test_streams_that_are_closed_or_full_cost_what_would_go_there_only() -> None:
+    closed = call("sh", "-c", f"'{sys.executable}' -m dropscribe --version >&-")
+    assert (closed.returncode, closed.stderr) == (0, "")
+    closed = call("sh", "-c", f"'{sys.executable}' -m dropscribe config show <&- 2>&-")
+    assert closed.returncode == 0
+    assert tomllib.loads(closed.stdout)["model"]
+    if Path("/dev/full").exists():
+        full = call("sh", "-c", f"'{sys.executable}' -m dropscribe config show 2>/dev/full")
+        assert full.returncode == 0
+        assert tomllib.loads(full.stdout)["model"]
+
+
 def test_run_without_a_folder_says_how_to_name_one() -> None:
     done = dropscribe("run")
     assert done.returncode == 2

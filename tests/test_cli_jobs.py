@@ -130,6 +130,41 @@ def test_the_list_is_newest_first_and_nothing_is_cut_off_in_a_pipe(
 
 
 @pytest.mark.usefixtures("log")
+def test_a_bare_file_name_will_do_where_only_one_file_has_it(
+    dropscribe: Call, dropscribe_here: Call, tmp_path: Path
+) -> None:
+    assert json.loads(dropscribe_here("jobs", "show", "good.wav", "--json").stdout)["id"] == 1
+    assert dropscribe("export", "good.wav").stdout == "Hello there.\n"
+    assert json.loads(dropscribe_here("jobs", "show", "new\\x0a.wav", "--json").stdout)["id"] == 3
+    for name in ("ood.wav", "in", "wav", "%.wav", ""):  # a name is whole, and no pattern
+        missed = dropscribe_here("jobs", "show", name)
+        assert (missed.returncode, missed.stdout) == (1, "")
+        assert "no job" in missed.stderr
+    db = open_database(tmp_path / "jobs.db", checkpoints=True)
+    db.execute(
+        "INSERT INTO jobs (root_id, path, path_raw, size_bytes, mtime_ns, state, queued_at, created_at) "
+        "VALUES (1, '/in/b/good.wav', ?, 1, 1, 'queued', ?, ?)",
+        (b"/in/b/good.wav", WHEN, WHEN),
+    )
+    db.close()
+    for command in (["jobs", "show"], ["jobs", "cancel"], ["export"]):
+        several = dropscribe_here(*command, "good.wav")
+        assert (several.returncode, several.stdout) == (1, "")
+        assert "2 files are called good.wav" in several.stderr
+        assert "4  /in/b/good.wav" in several.stderr
+        assert "1  /in/good.wav" in several.stderr
+
+
+@pytest.mark.usefixtures("log")
+def test_a_cancelled_rerun_is_said_to_be_done_as_before(dropscribe_here: Call) -> None:
+    assert dropscribe_here("jobs", "retry", "1").returncode == 0
+    done = dropscribe_here("jobs", "cancel", "1", "3")
+    assert done.returncode == 0
+    assert "cancelled: 1  /in/good.wav (done as before, with its earlier transcript)\n" in done.stdout
+    assert "cancelled: 3  /in/new\\x0a.wav\n" in done.stdout
+
+
+@pytest.mark.usefixtures("log")
 def test_states_and_limit_narrow_the_list(dropscribe: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = dropscribe("jobs", "list", "--state", "done", "--state", "failed", "--jsonl")
     assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["failed", "done"]

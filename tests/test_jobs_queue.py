@@ -25,6 +25,7 @@ from dropscribe.errors import (
     SourceChanged,
     SourceMissing,
 )
+from dropscribe.jobs import outputs
 from dropscribe.jobs.database import Database, open_database, transaction
 from dropscribe.jobs.queue import Job, Queue, SegmentRow
 from dropscribe.jobs.records import iso, parse_iso, printable
@@ -590,6 +591,52 @@ def test_cancelling_ends_a_job_and_takes_it_from_its_holder(queue: Queue) -> Non
     assert queue.cancel(ids) == []
     assert queue.enqueue(1, b"/in/a", 1, 1) is None  # a scan does not undo it
     assert queue.retry(ids) == ids
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_cancelling_a_rerun_of_a_done_job_brings_it_back_as_it_was(queue: Queue, clock: Clock, running: bool) -> None:
+    job_id = put(queue, "a")
+    [job] = queue.claim("c", 1)
+    queue.save_segments(job, "p", [SegmentRow(0, 10, "before", None, 1, "eos")])
+    finish = {"text": "before", "language": None, "model": "m", "params_key": "p", "audio_seconds": 1.0}
+    with transaction(queue.db):
+        queue.finish_fields(job, **finish, transcript_path="/in/a.txt")
+        at = row(queue, job_id)["finished_at"]
+        outputs.commit(queue.db, job, "txt", b"/in/a.txt", sha256="f" * 64, at=at)
+    before = row(queue, job_id)
+    clock.forward(100)
+    queue.retry([job_id])
+    if running:
+        [again] = queue.claim("d", 1)
+        queue.save_segments(again, "other", [SegmentRow(0, 5, "half", None, 1, "eos")])
+    assert queue.cancel([job_id]) == [job_id]
+    after = row(queue, job_id)
+    assert {name: after[name] for name in ("state", "text", "params_key", "transcript_path", "finished_at")} == {
+        name: before[name] for name in ("state", "text", "params_key", "transcript_path", "finished_at")
+    }
+    assert [tuple(segment) for segment in queue.db.rows("SELECT text FROM segments")] == [("before",)]
+    assert queue.cancel([job_id]) == []
+    assert queue.enqueue(1, b"/in/a", 1, 1) is None  # a scan takes it for done
+    if running:
+        with pytest.raises(ClaimLost):
+            queue.save_segments(again, "other", [SegmentRow(5, 9, "rest", None, 1, "eos")])
+
+
+def test_cancelling_a_rerun_of_a_job_that_reuses_another_leaves_that_ones_segments(queue: Queue) -> None:
+    first = put(queue, "a")
+    twin = put(queue, "b")
+    for job in queue.claim("c", 2):
+        queue.note_media(job, content_hash=A)
+        if job.id == first:
+            queue.save_segments(job, "p", [SegmentRow(0, 10, "said once", None, 1, "eos")])
+        queue.finish_fields(job, text="said once", language=None, model="m", params_key="p", audio_seconds=1.0,
+                            reused_from=first if job.id == twin else None)  # fmt: skip
+    queue.retry([twin])
+    [again] = queue.claim("d", 1)
+    queue.save_segments(again, "p", [SegmentRow(0, 5, "half", None, 1, "eos")])
+    queue.cancel([twin])
+    assert (state(queue, twin), row(queue, twin)["reused_from"]) == ("done", first)
+    assert [tuple(one) for one in queue.db.rows("SELECT job_id, text FROM segments")] == [(first, "said once")]
 
 
 def test_the_service_row_says_who_runs_and_what_is_wrong(queue: Queue) -> None:

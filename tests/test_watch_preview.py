@@ -69,6 +69,19 @@ def test_every_file_has_one_reason(world: watching.World) -> None:
     assert [tuple(row) for row in world.db.rows("SELECT * FROM jobs")] == [tuple(row) for row in before]
 
 
+def test_a_transcript_of_ours_is_told_from_a_foreign_file(world: watching.World) -> None:
+    world.drop("talk.wav", at=NS)
+    world.settle()
+    world.finish("talk.wav")
+    for name in ("talk.txt", "notes.txt"):
+        world.drop(name)
+    row = (os.fsencode(world.folder / "talk.txt"), "a" * 64)
+    world.db.execute("INSERT INTO outputs (job_id, format, path_raw, sha256) SELECT id, 'txt', ?, ? FROM jobs", row)
+    told = reasons(world)
+    assert told["talk.txt"] == (False, "own_output")
+    assert told["notes.txt"] == (False, "not_media")
+
+
 def test_settings_are_reasons_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "in")
@@ -95,6 +108,12 @@ def test_settings_are_reasons_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(scan.os, "scandir", scandir)
     assert any(one.reason in ("unreadable", "cannot_be_read") for one in preview(world.settings, None))
     world.close()
+
+
+def test_an_empty_folder_where_a_disk_was_mounted_is_away(world: watching.World) -> None:
+    world.db.execute("UPDATE roots SET mounted = 1")
+    world.drop("of-another-disk.wav")
+    assert reasons(world) == {str(world.folder): (False, "away")}
 
 
 def test_the_command_prints_it_for_people_and_for_programs(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropscribe import pipeline
-from dropscribe.asr.model import load
+from dropscribe.asr.model import check, load
 from dropscribe.asr.prefill import PREFILL_STEP
 from dropscribe.asr.recognizer import Recognizer
 from dropscribe.asr.timing import BatchTiming
@@ -70,6 +70,7 @@ def transcribe_batch(
     ``on_progress(file, seconds)`` is told of every finished segment. Raises ``ModelError`` and ``ConfigError``; what is
     wrong with a file is in its result.
     """
+    check(settings.model)  # nobody should wait for the GPU with a wrong name
     with GpuLock("dropscribe transcribe-batch", waiting_for=waiting_for), Reader(settings.reader) as reader:
         model = load(settings.model)
         request = pipeline.request_for(language, context, model)

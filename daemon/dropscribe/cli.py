@@ -6,10 +6,12 @@ reads the job log must answer at once, so it loads nothing that can transcribe.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,6 +50,8 @@ from dropscribe.errors import ConfigError, DropscribeError
 if TYPE_CHECKING:
     from dropscribe.batch import FileResult
 
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 app = typer.Typer(
     help="Drop audio into a folder; find the transcript beside it.",
     no_args_is_help=True,
@@ -69,16 +73,38 @@ cli_service.register(app, config_app)
 
 def main() -> None:
     """Run the command line; never returns."""
+    _open_closed_streams()
     # Names that are not UTF-8 must not stop the output; inside JSON the escape is a valid one.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except DropscribeError as error:
         for line in str(error).splitlines():
             say(f"dropscribe: {line}")
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE or error.filename is not None:
+            raise
+        say(f"dropscribe: cannot write the output: {error.strerror}")
+        with Path(os.devnull).open("wb") as nowhere:  # what is left in the buffer: the exit would try again
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Stand-ins for standard streams that our caller closed: else the next file we open would get their number."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - a descriptor, for as long as we live
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 @app.callback(invoke_without_command=True)
@@ -98,12 +124,13 @@ def _reader() -> None:
 
 @app.command()
 def run(
-    config: ConfigOption = None,
-    model: ModelOption = None,
+    *,
     once: Annotated[bool, typer.Option("--once", help="Do what is there, then leave.")] = False,
     service: Annotated[
         bool, typer.Option("--service", help="As a service manager starts it: own log, gives up by itself.")
     ] = False,
+    config: ConfigOption = None,
+    model: ModelOption = None,
 ) -> None:
     """Watch the folders and transcribe what is dropped into them, until stopped."""
     if once and service:
@@ -122,8 +149,6 @@ def run(
 def transcribe_batch_command(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Audio or video files, or folders of them.")],
     *,
-    config: ConfigOption = None,
-    model: ModelOption = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, max=settings.MAX_BATCH_SIZE, help="Rows decoded side by side.")
     ] = None,
@@ -133,6 +158,8 @@ def transcribe_batch_command(
         Path | None, typer.Option(metavar="DIR", help="Write transcripts there, by default a .txt and a .json each.")
     ] = None,
     formats: FormatOption = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
 ) -> None:
     """Transcribe files now and print the results; the job log is left alone."""
     if formats and output_dir is None:
@@ -189,7 +216,12 @@ def demo(
 
 @config_app.command("init")
 def config_init(
-    config: ConfigOption = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", envvar=settings.CONFIG_ENV, show_envvar=True, metavar="FILE", help="Write this file instead."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that is there.")] = False,
 ) -> None:
     """Write a commented configuration file: the manual of all settings."""

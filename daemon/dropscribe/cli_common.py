@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,8 @@ from dropscribe import settings
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+NAMES_SHOWN = 10
 
 ConfigOption = Annotated[
     Path | None,
@@ -72,6 +74,24 @@ def job_log(config: Path | None) -> Iterator[sqlite3.Connection | None]:
         yield conn
 
 
+def job_named(conn: sqlite3.Connection | None, name: str) -> dict[str, Any]:
+    """The job that was named on the command line; exit status 1 when there is none, or several files have the name."""
+    from dropscribe.jobs.naming import find
+
+    row, several = (None, []) if conn is None else find(conn, name)
+    if row is not None:
+        return row
+    if several:
+        say(f"{len(several)} files are called {name}; name one by its number or its path:")
+        for one in several[:NAMES_SHOWN]:
+            say(f"  {one['id']}  {one['path']}")
+        if len(several) > NAMES_SHOWN:
+            say(f"  … `dropscribe jobs list --name {name}` shows all")
+    else:
+        say(f"no job {name} in the log; `dropscribe jobs list` shows them")
+    raise typer.Exit(1)
+
+
 def like_a_filter() -> None:
     """End quietly, as any Unix filter does, when `head` has seen enough; for commands that only print."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -113,8 +133,9 @@ def print_line(text: str = "") -> None:
 
 
 def say(text: str) -> None:
-    """Anything that is not a result."""
-    sys.stderr.write(text + "\n")
+    """Anything that is not a result. A stderr that is full or gone costs the words only."""
+    with suppress(OSError):
+        sys.stderr.write(text + "\n")
 
 
 @contextmanager

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscribe.cli_common import ConfigOption, FormatOption, formats_of, job_log, like_a_filter, print_line, say
+from dropscribe.cli_common import (
+    ConfigOption,
+    FormatOption,
+    formats_of,
+    job_log,
+    job_named,
+    like_a_filter,
+    print_line,
+    say,
+)
 
 if TYPE_CHECKING:
     from dropscribe.transcripts.formats import Document
@@ -24,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Jobs by number, or by the path of their file.")],
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Jobs by number, or by path or name of a file.")],
     *,
     formats: FormatOption = None,
     output: Annotated[
@@ -34,7 +43,6 @@ def export(
     config: ConfigOption = None,
 ) -> None:
     """Write transcripts again from the job log; the audio is not needed."""
-    from dropscribe.jobs import log
     from dropscribe.transcripts.formats import render
     from dropscribe.transcripts.rebuild import document_of
 
@@ -46,10 +54,9 @@ def export(
     documents: list[Document] = []
     with job_log(config) as conn:
         for name in jobs:
-            row = None if conn is None else log.get_job(conn, Path(name).expanduser() if name[0] == "~" else name)
-            if conn is None or row is None:
-                say(f"no job {name} in the log; `dropscribe jobs list` shows them")
+            if conn is None:
                 raise typer.Exit(1)
+            row = job_named(conn, name)
             document = document_of(conn, row)
             if document is None:
                 say(f"job {row['id']} ({row['path']}) has no transcript: it is {row['state']}")

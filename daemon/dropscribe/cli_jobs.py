@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -20,6 +20,7 @@ from dropscribe.cli_common import (
     JsonLinesOption,
     JsonOption,
     job_log,
+    job_named,
     like_a_filter,
     load,
     print_csv,
@@ -34,13 +35,15 @@ from dropscribe.cli_common import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from dropscribe.jobs.database import Database
 
 COLUMNS = ("id", "state", "since", "audio", "file", "note")  # what `jobs list` shows when nothing else is asked for
 
 jobs_app = typer.Typer(help="The job log: every file, what became of it and what it cost.", no_args_is_help=True)
 JobsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="JOB…", help="Jobs by number, or by the path of their file.")
+    list[str] | None, typer.Argument(metavar="JOB…", help="Jobs by number, or by path or name of a file.")
 ]
 
 
@@ -124,7 +127,7 @@ def _job_row(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 @jobs_app.command("show")
 def jobs_show(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or the path of its file.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or path or name of its file.")],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,10 +135,9 @@ def jobs_show(
     from dropscribe.jobs import log
 
     with job_log(config) as conn:
-        row = log.get_job(conn, Path(job).expanduser() if job.startswith("~") else job) if conn else None
-        if conn is None or row is None:
-            say(f"no job {job} in the log; `dropscribe jobs list` shows them")
+        if conn is None:
             raise typer.Exit(1)
+        row = job_named(conn, job)
         segments = [record(segment) for segment in log.segments(conn, row["id"])]
         timings = [record(timing) for timing in log.timings(conn, row["id"])]
         outputs = [record(output) for output in log.outputs(conn, row["id"])]
@@ -212,7 +214,10 @@ def jobs_cancel(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End waiting or running jobs; the files stay, and `jobs retry` undoes it."""
+    """End waiting or running jobs; the files stay, and `jobs retry` undoes it.
+
+    One that was done before it was queued again is done as before, with its earlier transcript.
+    """
     from dropscribe.jobs import log
 
     if not (jobs or queued):
@@ -248,16 +253,7 @@ def _with_model(config: Path | None, model: str, chosen: Sequence[Mapping[str, A
 
 def _named(conn: sqlite3.Connection, names: Sequence[str]) -> list[dict[str, Any]]:
     """The jobs that were named on the command line; one that is not there ends the command before it did anything."""
-    from dropscribe.jobs import log
-
-    found = []
-    for name in names:
-        row = log.get_job(conn, Path(name).expanduser() if name.startswith("~") else name)
-        if row is None:
-            say(f"no job {name} in the log; `dropscribe jobs list` shows them")
-            raise typer.Exit(1)
-        found.append(row)
-    return found
+    return [job_named(conn, name) for name in names]
 
 
 def _by_hand(
@@ -272,6 +268,7 @@ def _by_hand(
     try:
         queue = Queue(db)
         changed = set(queue.retry(jobs) if action == "retry" else queue.cancel(jobs))
+        as_before = _done(db, changed) if action == "cancel" else set()
     finally:
         db.close()
     if as_json:
@@ -279,12 +276,17 @@ def _by_hand(
                       lines=False)  # fmt: skip
     else:
         for job in changed:
-            print_line(f"{said}: {job}  {jobs[job]['path']}")
+            kept = " (done as before, with its earlier transcript)" if job in as_before else ""
+            print_line(f"{said}: {job}  {jobs[job]['path']}{kept}")
         for job in jobs.keys() - changed:
             say(f"left as it is: {job}  {jobs[job]['path']} ({_why_left(jobs[job], action)})")
         if not jobs:
             say("no such job in the log")
     raise typer.Exit(1 if strict and len(changed) < len(jobs) else 0)
+
+
+def _done(db: Database, ids: Iterable[int]) -> set[int]:
+    return {job for job in ids if db.rows("SELECT 1 FROM jobs WHERE id = ? AND state = 'done'", (job,))}
 
 
 def _why_left(row: Mapping[str, Any], action: str) -> str:

@@ -54,7 +54,7 @@ def scan(
     with log as conn:
         for one in preview(loaded, conn):
             count[one.reason] += 1
-            if not all_files and one.reason in ("not_media", "hidden", "temporary", "system"):
+            if not all_files and one.reason in ("not_media", "own_output", "hidden", "temporary", "system"):
                 continue
             if as_json:
                 found.append(one._asdict())

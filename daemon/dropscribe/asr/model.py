@@ -70,20 +70,31 @@ class Model:
         return self.decoder.dtype
 
 
-def locate(name: str) -> Located:
-    """The checkpoint ``name`` stands for, fetched if need be.
+def check(name: str) -> Path | None:
+    """The directory ``name`` stands for, None for a hub id; nothing is fetched or read.
 
-    Raises ``ModelUnavailable`` when it is neither on disk nor to be had, ``ModelInvalid`` when files are missing.
+    Raises ``ModelUnavailable`` for what can be neither, ``ModelInvalid`` when files are missing.
     """
     local = Path(name).expanduser()
     if local.is_dir():
         _check_files(name, local)
-        return Located(name, local, _directory_digest(local))
+        return local
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ModelUnavailable(
             f"model {name!r}: no such directory; give a directory that holds config.json and *.safetensors, "
             "or a hub id such as mlx-community/Qwen3-ASR-0.6B-4bit"
         )
+    return None
+
+
+def locate(name: str) -> Located:
+    """The checkpoint ``name`` stands for, fetched if need be.
+
+    Raises ``ModelUnavailable`` when it is neither on disk nor to be had, ``ModelInvalid`` when files are missing.
+    """
+    local = check(name)
+    if local is not None:
+        return Located(name, local, _directory_digest(local))
     path = _from_hub(name)
     _check_files(name, path)
     return Located(name, path, path.name)

@@ -104,14 +104,44 @@ class Recovery(Writer):
         return retried
 
     def cancel(self, ids: Iterable[int]) -> list[int]:
-        """End live jobs as ``skipped`` / ``cancelled``; whoever runs one loses its claim. Returns those that ended."""
+        """End live jobs as ``skipped`` / ``cancelled``; whoever runs one loses its claim. Returns those that ended.
+
+        One that has a transcript from before it was queued again is ``done`` with that, as it was.
+        """
         cancelled = []
         with transaction(self.db):
             for job_id in dict.fromkeys(ids):
-                if self.db.rows("SELECT 1 FROM jobs WHERE id = ? AND state IN ('queued', 'running')", (job_id,)):
+                live = self.db.rows(
+                    "SELECT text IS NOT NULL FROM jobs WHERE id = ? AND state IN ('queued', 'running')", (job_id,)
+                )
+                if not live:
+                    continue
+                if live[0][0]:
+                    self._done_as_before(job_id)
+                else:
                     self._finish(job_id, "skipped", "cancelled", "cancelled by hand; `dropscribe jobs retry` undoes it")
-                    cancelled.append(job_id)
+                cancelled.append(job_id)
         return cancelled
+
+    def _done_as_before(self, job_id: int) -> None:
+        """A job that was queued again is what it was: text and outputs are there; what was begun anew goes."""
+        self.db.execute(
+            """
+            UPDATE jobs SET state = 'done', claim_id = NULL, not_before = NULL, started_at = NULL, suspect = 0,
+              finished_at = coalesce((SELECT max(written_at) FROM outputs WHERE job_id = :id), :at),
+              error_kind = NULL, error = NULL
+            WHERE id = :id
+            """,
+            {"id": job_id, "at": self._time()},
+        )
+        self.db.execute(
+            """
+            DELETE FROM segments WHERE job_id = :id AND EXISTS (
+              SELECT 1 FROM jobs WHERE id = :id AND (reused_from IS NOT NULL OR params_key IS NOT segments.params_key))
+              AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.reused_from = :id AND o.params_key = segments.params_key)
+            """,
+            {"id": job_id},
+        )
 
     def set_service(self, **fields: Any) -> None:
         """Update the service row: pid, worker_pid, started_at, paused, problem."""

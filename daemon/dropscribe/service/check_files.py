@@ -34,7 +34,8 @@ def settings_file(path: Path, settings: Settings) -> Iterator[Finding]:
             "settings", f"no folder to watch in {path}", "`dropscribe config init`, then name one under [[watch]]"
         )
     else:
-        yield ok("settings", f"{path}, {len(settings.watch)} folders")
+        number = len(settings.watch)
+        yield ok("settings", f"{path}, {number} folder{'s' * (number > 1)}")
 
 
 def job_log(database: Path) -> Iterator[Finding]:

@@ -37,15 +37,15 @@ def preview(settings: Settings, conn: sqlite3.Connection | None) -> Iterator[Pre
 
     Reasons to take: ``new`` · ``changed`` · ``back`` (it was missing) · ``maybe_changed`` (only its content can tell).
     Others: the state of its job (``done``, ``queued``, …; of skipped ones their ``error_kind``), ``preexisting``,
-    ``placeholder``, ``cannot_be_read``, why its name is not ours (``not_media``, ``hidden``, ``temporary``, ``system``,
-    ``excluded``, ``not_included``, ``not_recursive``, ``other_root``, ``not_regular``, ``link_loop``), and of a root
-    ``away``, ``unreadable`` or ``duplicate_watch``.
+    ``placeholder``, ``cannot_be_read``, ``own_output`` (a transcript we wrote), why its name is not ours
+    (``not_media``, ``hidden``, ``temporary``, ``system``, ``excluded``, ``not_included``, ``not_recursive``,
+    ``other_root``, ``not_regular``, ``link_loop``), and of a root ``away``, ``unreadable`` or ``duplicate_watch``.
     """
     planned, twins = plan(settings.watch)
     for twin, _ in twins:
         yield Preview(str(twin.path), str(twin.path), takes=False, reason="duplicate_watch")
     for watch, rules in planned:
-        health = examine(rules.root)
+        health = examine(rules.root, was_mounted=_was_mounted(conn, printable(rules.root)))
         if health.state != "ok":
             yield Preview(str(watch.path), str(watch.path), takes=False, reason=health.state)
         else:
@@ -65,7 +65,8 @@ def _root(watch: Watch, rules: Rules, conn: sqlite3.Connection | None) -> Iterat
         left_out.extend((path, "cannot_be_read") for path, _ in record.errors)
         left_out.extend((path, "placeholder") for path in record.unread)
         for path, why in sorted(left_out):
-            yield Preview(root, printable(path), takes=False, reason=why)
+            ours = why == "not_media" and _is_output(conn, path)
+            yield Preview(root, printable(path), takes=False, reason="own_output" if ours else why)
         for done in (left_out, record.errors, record.unread):
             done.clear()
 
@@ -93,7 +94,18 @@ def _file(root: str, found: Found, conn: sqlite3.Connection | None, *, leave: bo
     return Preview(root, printable(found.path), takes, reason, None if known is None else known.id)
 
 
+def _is_output(conn: sqlite3.Connection | None, path: bytes) -> bool:
+    """Whether we wrote it."""
+    return conn is not None and conn.execute("SELECT 1 FROM outputs WHERE path_raw = ?", (path,)).fetchone() is not None
+
+
 def _scanned(conn: sqlite3.Connection | None, root: str) -> bool:
     """Whether a root has been looked at before."""
     query = "SELECT 1 FROM roots WHERE path = ? AND last_scan_at IS NOT NULL"
+    return conn is not None and conn.execute(query, (root,)).fetchone() is not None
+
+
+def _was_mounted(conn: sqlite3.Connection | None, root: str) -> bool:
+    """Whether a root was a mount point when it was last well: then an empty folder in its place is none of ours."""
+    query = "SELECT 1 FROM roots WHERE path = ? AND mounted = 1"
     return conn is not None and conn.execute(query, (root,)).fetchone() is not None
