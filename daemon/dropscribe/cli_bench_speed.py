@@ -48,15 +48,13 @@ def sweep(
     model: ModelOption = None,
     audio: AudioOption = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Rows side by side to compare.  [default: 1,2,4,6,8]")
+        str | None, typer.Option(metavar="LIST", help="Rows side by side to compare; 1,2,4,6,8 if not given.")
     ] = None,
-    chunk_seconds: Annotated[
-        float | None, typer.Option(min=1, help="Length of every chunk.  [default: 10]", show_default=False)
-    ] = None,
+    chunk_seconds: Annotated[float | None, typer.Option(min=1, help="Length of every chunk; 10 if not given.")] = None,
     stride_seconds: Annotated[float, typer.Option(min=0, help="From chunk to chunk; 0 is the chunk's length.")] = 0.0,
-    num_chunks: Annotated[int | None, typer.Option(min=1, help="How many chunks.  [default: 24]")] = None,
+    num_chunks: Annotated[int | None, typer.Option(min=1, help="How many chunks; 24 if not given.")] = None,
     decoder: Annotated[str, typer.Option(metavar="NAME", help="bulk-sync, batched or serial.")] = "bulk-sync",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Times each size is measured.  [default: 3]")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Times each size is measured; 3 if not given.")] = None,
     require_identical_output: Annotated[
         bool, typer.Option("--require-identical-output", help="Exit with 1 unless all sizes say the same.")
     ] = False,
@@ -112,14 +110,10 @@ def anatomy(
     audio: AudioOption = None,
     slots: Annotated[str, typer.Option(metavar="LIST", help="Rows in one step.")] = "1,7",
     contexts: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Positions of keys and values.  [default: 64,256,1024,4096]")
+        str | None, typer.Option(metavar="LIST", help="Positions of keys and values; 64,256,1024,4096 if not given.")
     ] = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=3, help="Times every part is run.  [default: 30]", show_default=False)
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Times the audio is decoded.  [default: 3]", show_default=False)
-    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=3, help="Times every part is run; 30 if not given.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Times the audio is decoded; 3 if not given.")] = None,
     quick: QuickOption = False,
     as_json: JsonOption = False,
     output: OutputOption = None,
