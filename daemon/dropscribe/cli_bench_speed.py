@@ -50,7 +50,9 @@ def sweep(
     batch_sizes: Annotated[
         str | None, typer.Option(metavar="LIST", help="Rows side by side to compare; 1,2,4,6,8 if not given.")
     ] = None,
-    chunk_seconds: Annotated[float | None, typer.Option(min=1, help="Length of every chunk; 10 if not given.")] = None,
+    chunk_seconds: Annotated[
+        float | None, typer.Option(min=1, max=1200, help="Length of every chunk; 10 if not given.")
+    ] = None,
     stride_seconds: Annotated[float, typer.Option(min=0, help="From chunk to chunk; 0 is the chunk's length.")] = 0.0,
     num_chunks: Annotated[int | None, typer.Option(min=1, help="How many chunks; 24 if not given.")] = None,
     decoder: Annotated[str, typer.Option(metavar="NAME", help="bulk-sync, batched or serial.")] = "bulk-sync",

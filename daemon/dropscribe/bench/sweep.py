@@ -6,6 +6,7 @@ Takes plain values and needs no settings, so that it also runs where only MLX is
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -80,15 +81,23 @@ def cut_chunks(
 ) -> Chunks:
     """Cut ``count`` chunks from recordings laid end to end, one every ``stride_seconds`` (0: the chunk's length).
 
-    Audio that is too short starts again from its beginning. Raises ``ConfigError`` when there is none.
+    Audio that is too short starts again from its beginning. Raises ``ConfigError`` when there is none, and for lengths
+    that are none.
     """
+    if not (0 < chunk_seconds < math.inf and 0 <= stride_seconds < math.inf):
+        raise ConfigError("--chunk-seconds and --stride-seconds are numbers of seconds, such as 10 and 5")
     audio = np.concatenate(recordings) if recordings else np.zeros(0, np.float32)
     if not len(audio):
         raise ConfigError("there is no sound in the audio; name another file with --audio")
     length = round(chunk_seconds * SAMPLE_RATE)
     stride = round(stride_seconds * SAMPLE_RATE) or length
     starts = [at * stride for at in range(count)]
-    samples = [np.take(audio, np.arange(start, start + length), mode="wrap") for start in starts]
+    samples = [
+        audio[start : start + length]
+        if start + length <= len(audio)
+        else np.take(audio, np.arange(start, start + length), mode="wrap")
+        for start in starts
+    ]
     return Chunks(samples, len(audio) / SAMPLE_RATE, sum(start + length > len(audio) for start in starts))
 
 
