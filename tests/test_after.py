@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from dropscribe.after import AfterCommands, arguments_of, run_after
+from dropscribe.after import DOCTOR, AfterCommands, arguments_of, run_after
 from dropscribe.jobs.database import open_database
 from dropscribe.jobs.queue import Queue
 from dropscribe.settings import After, Settings
@@ -124,6 +124,21 @@ def test_commands_run_one_after_another_beside_everything_else(commands: Any, tm
         running.submit(one)
     until_idle(running)
     assert (tmp_path / "got").read_text().splitlines() == [f"{job} {tmp_path / 'a.wav'}"] * 2
+    running.close()
+
+
+def test_the_doctors_clip_is_no_file_of_the_user(commands: Any, tmp_path: Path) -> None:
+    script = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
+    running, job = commands(command(script, str(tmp_path / "got"), "{job}"))
+    folder = tmp_path / f"{DOCTOR}abcdefgh"
+    db = open_database(tmp_path / "jobs.db")
+    queue = Queue(db)
+    clip = queue.enqueue(queue.ensure_root(folder), os.fsencode(folder / "doctor.wav"), 1, 1)
+    db.close()
+    running.submit(clip)
+    running.submit(job)
+    until_idle(running)
+    assert (tmp_path / "got").read_text() == str(job)
     running.close()
 
 

@@ -8,12 +8,16 @@ import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import real_daemon
+from dropscribe.errors import ConfigError
 from dropscribe.instance import InstanceLock
 from dropscribe.jobs.database import open_database, transaction
 from dropscribe.jobs.queue import Queue
@@ -149,6 +153,13 @@ def test_2_a_folder_that_is_not_there(settings: Settings) -> None:
     assert "mkdir -p" in str(finding.remedy)
 
 
+def test_2_a_file_where_a_folder_should_be(settings: Settings, home: Path) -> None:
+    (home / "in").rmdir()
+    (home / "in").touch()
+    finding = only(check_files.folders(settings), "problem")
+    assert ("not a folder" in finding.message, finding.remedy) == (True, "name a folder under [[watch]]")
+
+
 def test_3_a_full_disk(settings: Settings) -> None:
     finding = only(check_files.disk(settings, free=lambda _path: 5 * 2**20), "problem")
     assert "the disk is full" in finding.message
@@ -230,6 +241,14 @@ def dead_services(home: Path) -> Iterator[tuple[State, str, str]]:
     yield State(installed=True), "not running", "service start"
     Starts(home / "state" / "dropscribe" / "service.json").fault("config", "no folder to watch", gave_up=True)
     yield State(installed=True, loaded=True), "it gave up: no folder to watch (config", "mend that"
+
+
+def test_8_a_folder_where_the_job_log_should_be(settings: Settings) -> None:
+    settings.database.mkdir()
+    finding = only(check_files.job_log(settings.database), "problem")
+    assert "is a folder" in finding.message
+    with pytest.raises(ConfigError, match="set `database` to a file"):
+        open_database(settings.database)
 
 
 def test_9_a_dead_service(settings: Settings, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,6 +353,45 @@ def test_a_running_service_is_asked_and_nothing_is_left_behind(tmp_path: Path) -
         Queue(open_database(place.settings.database)).set_service(paused=1)
         [finding] = check_model.ask_the_daemon(place.settings)
         assert finding.status == "skipped"
+
+
+def test_ctrl_c_while_the_service_is_asked_leaves_nothing_behind(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_database(settings.database).close()
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check_model, "time", SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        list(check_model.ask_the_daemon(settings))
+    assert left_behind(settings) == (0, 0, [])
+
+
+def left_behind(settings: Settings) -> tuple[int, int, list[str]]:
+    """Jobs, roots, and folders of the doctor's."""
+    with closing(open_database(settings.database)) as db:
+        [(jobs, roots)] = db.rows("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM roots)")
+    folders = [path.name for path in settings.database.parent.iterdir() if "doctor" in path.name]
+    return jobs, roots, folders
+
+
+def test_what_a_killed_doctor_left_goes_with_the_next_one_and_nothing_else_does(settings: Settings) -> None:
+    within = settings.database.parent
+    old, new, mine = (within / name for name in (".dropscribe-doctor-aaaaaaaa", ".dropscribe-doctor-bbbbbbbb",
+                                                 "doctor-of-mine"))  # fmt: skip
+    with closing(open_database(settings.database)) as db:
+        for folder in (old, new, mine):
+            folder.mkdir()
+            (folder / "doctor.wav").write_bytes(b"x")
+            queue = Queue(db)
+            queue.enqueue(queue.ensure_root(folder), os.fsencode(folder / "doctor.wav"), 1, 1)
+    for folder in (old, mine):
+        os.utime(folder, (1, 1))
+    list(check_model.ask_the_daemon(settings, seconds=0.0))
+    jobs, roots, folders = left_behind(settings)
+    assert (jobs, roots, set(folders)) == (2, 2, {new.name, mine.name})
 
 
 def test_a_service_that_does_not_answer_is_a_problem(settings: Settings) -> None:

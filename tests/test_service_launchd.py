@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import plistlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -194,6 +195,17 @@ def test_an_upgrade_waits_until_the_old_one_has_drained(program: Program, tmp_pa
     assert 6.0 <= fake.now < DRAIN_SECONDS
     assert b"/new/python" in launchd.unit.read_bytes()
     assert fake.running
+
+
+def test_a_new_version_at_the_same_place_is_started_anew(program: Program, tmp_path: Path) -> None:
+    fake = FakeLaunchctl()
+    launchd = agent(fake, tmp_path)
+    launchd.install(program)
+    fake.calls = []
+    assert launchd.install(dataclasses.replace(program, version="99.0")).what == "installed anew"
+    assert fake.verbs[:2] == ["print", "bootout"]
+    assert b"<!-- dropscribe 99.0 -->" in launchd.unit.read_bytes()
+    assert plistlib.loads(launchd.unit.read_bytes())["Label"] == "dropscribe"
 
 
 def test_error_5_while_draining_is_tried_again_for_fifteen_seconds(program: Program, tmp_path: Path) -> None:

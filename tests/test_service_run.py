@@ -247,6 +247,16 @@ def test_status_says_why_it_gave_up(starts: Starts, settings: Settings) -> None:
     assert running.gave_up is None
 
 
+def test_status_claims_nothing_about_a_job_log_it_cannot_find(starts: Starts) -> None:
+    manager: Any = FakeManager(Path("/x.plist"), State(installed=True, loaded=True, running=True, pid=1))
+    status = service_status.status_of(manager, Path("/x.toml"), None, starts=starts)
+    text = "\n".join(service_status.lines(status))
+    assert "running (by launchd, process 1)" in text
+    assert "cannot be told" in text
+    assert "idle" not in text
+    assert status.record()["queued"] is None
+
+
 def test_status_of_nothing_and_of_a_crash(starts: Starts, settings: Settings) -> None:
     assert "service install" in service_status.lines(status_with(State(installed=False), settings, starts))[0]
     ended = status_with(State(installed=True, loaded=True, last_exit="78: EX_CONFIG"), settings, starts)

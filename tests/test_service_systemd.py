@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -124,6 +125,9 @@ def test_installing_writes_enables_and_starts_and_hints_at_lingering(program: Pr
     fake.calls = []
     newer = Program(Path("/new/python"), program.config, program.home, program.stderr, program.environment)
     assert systemd.install(newer).what == "installed anew"
+    assert fake.verbs[-1] == "restart"
+    fake.calls = []
+    assert systemd.install(dataclasses.replace(newer, version="99.0")).what == "installed anew"  # at the same place
     assert fake.verbs[-1] == "restart"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -319,6 +320,22 @@ def test_the_lock_is_free_after_its_holder_and_says_who_holds_it(tmp_path: Path)
     for _ in range(2):
         with InstanceLock(database), pytest.raises(AlreadyRunning, match=str(os.getpid())), InstanceLock(database):
             pass
+
+
+def test_who_only_asks_whether_somebody_runs_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    Path(f"{database}.lock").touch()
+    asking = os.open(f"{database}.lock", os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)  # as `service status` does, for an instant
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            os.close(asking)
+
+    with InstanceLock(database, sleep=sleep):
+        assert len(waits) == 2
 
 
 def test_delays_double_up_to_the_longest() -> None:

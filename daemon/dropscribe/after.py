@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("after")
 
 TAIL = 2000  # bytes of what it printed that go to the log: the last ones
+DOCTOR = ".dropscribe-doctor-"  # folders beside the job log, of clips that `doctor` has transcribed; not the user's
 LINGER = 1.0  # seconds for its output to end once it has: something it started may hold on to the pipe
 
 
@@ -93,8 +94,13 @@ class AfterCommands:
     def _for_job(self, job_id: int) -> None:
         with closing(job_log.connect_readonly(self._settings.database)) as conn:
             job, outputs = job_log.get_job(conn, job_id), job_log.outputs(conn, job_id)
-        if job is not None:
+        if job is not None and not _of_the_doctor(job):
             run_after(self._settings.after, job, outputs, self._running)
+
+
+def _of_the_doctor(job: Mapping[str, Any]) -> bool:
+    path: bytes = job["path_raw"]
+    return os.path.basename(os.path.dirname(path)).startswith(DOCTOR.encode())  # noqa: PTH119, PTH120 - bytes
 
 
 class Running:

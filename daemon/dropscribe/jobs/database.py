@@ -89,6 +89,7 @@ def open_database(path: str | os.PathLike[str], *, checkpoints: bool = False) ->
     """
     _check_sqlite()
     path = Path(path)
+    _check_no_folder(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -114,6 +115,7 @@ def connect_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
     path = Path(path).absolute()
     if not path.exists():
         raise ConfigError(f"no job log at {path} yet; `dropscribe run` creates it, `database` in the config moves it")
+    _check_no_folder(path)
     with translated(path):
         conn = _readonly(path)
         try:
@@ -245,6 +247,11 @@ def _missing_migrations(conn: sqlite3.Connection, path: Path) -> list[str]:
     if not applied and tables - {"_sqlite_migrations"}:
         raise ConfigError(f"{path} is another program's database; choose another `database`")
     return [name for name in MIGRATIONS if name not in applied]
+
+
+def _check_no_folder(path: Path) -> None:
+    if path.is_dir():  # SQLite would speak of a disk error
+        raise ConfigError(f"{path} is a folder; set `database` to a file in it, such as {path / 'jobs.db'}")
 
 
 def _drop_leftovers(path: Path) -> None:

@@ -126,6 +126,8 @@ def _look(path: Path, *, writable: bool) -> str | None:
 
 
 def _remedy(path: Path, why: str, system: str) -> str:
+    if "not a folder" in why:
+        return "name a folder under [[watch]]"
     if "not there" in why or "mounted" in why:
         return f"create it (`mkdir -p {path}`), connect the disk it is on, or correct [[watch]]"
     if system == "darwin" and DENIED_BY_PRIVACY in why:

@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dropscribe.after import DOCTOR
 from dropscribe.errors import DropscribeError
 from dropscribe.jobs.database import open_database, transaction
 from dropscribe.jobs.queue import Queue
@@ -141,7 +142,8 @@ def ask_the_daemon(
             if Queue(db).service()["paused"]:
                 yield skipped("transcription", "the service is paused; `dropscribe service resume`, then again")
                 return
-            folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=settings.database.parent))
+            _sweep(db, settings.database.parent)
+            folder = Path(tempfile.mkdtemp(prefix=DOCTOR, dir=settings.database.parent))
             try:
                 yield _ask(db, folder, seconds, look_every)
             finally:
@@ -150,26 +152,50 @@ def ask_the_daemon(
         yield problem("transcription", f"the service could not be asked: {error}", "see the job log's own finding")
 
 
+def _forget(db: Database, root: int) -> None:
+    """A job that is being done loses its claim, and its result with it: nobody waits for it."""
+    with transaction(db):
+        db.execute("DELETE FROM jobs WHERE root_id = ?", (root,))
+        db.execute("DELETE FROM roots WHERE id = ?", (root,))
+
+
+def _sweep(db: Database, within: Path) -> None:
+    """What doctors that were killed left behind; others may be at work now."""
+    for row in db.rows("SELECT id, path FROM roots WHERE path GLOB ?", (f"*/{DOCTOR}????????",)):
+        folder = Path(row["path"])
+        if folder.parent == within and _age(folder) > 2 * ANSWER_SECONDS:
+            _forget(db, row["id"])
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age(folder: Path) -> float:
+    """Seconds since something was made in it; for ever, if it is gone."""
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
 def _ask(db: Database, folder: Path, seconds: float, look_every: float) -> Finding:
     queue = Queue(db)
     file = folder / "doctor.wav"
     file.write_bytes(clip.clip())
     status = file.stat()
     root = queue.ensure_root(folder)
-    job = queue.enqueue(root, os.fsencode(file), status.st_size, status.st_mtime_ns, priority=PRIORITY)
-    started = time.monotonic()
-    row = None
-    while time.monotonic() - started < seconds:
-        row = db.rows("SELECT state, text, error_kind, error FROM jobs WHERE id = ?", (job,))[0]
-        if row["state"] in FINISHED:
-            break
-        time.sleep(look_every)
-    waited = time.monotonic() - started
-    busy = db.rows("SELECT count(*) AS n FROM jobs WHERE state = 'running' AND id <> ?", (job,))[0]["n"]
-    service_problem = queue.service()["problem"]
-    with transaction(db):  # a job that is being done loses its claim, and its result with it: nobody waits for it
-        db.execute("DELETE FROM jobs WHERE id = ?", (job,))
-        db.execute("DELETE FROM roots WHERE id = ?", (root,))
+    try:
+        job = queue.enqueue(root, os.fsencode(file), status.st_size, status.st_mtime_ns, priority=PRIORITY)
+        started = time.monotonic()
+        row = None
+        while time.monotonic() - started < seconds:
+            row = db.rows("SELECT state, text, error_kind, error FROM jobs WHERE id = ?", (job,))[0]
+            if row["state"] in FINISHED:
+                break
+            time.sleep(look_every)
+        waited = time.monotonic() - started
+        busy = db.rows("SELECT count(*) AS n FROM jobs WHERE state = 'running' AND id <> ?", (job,))[0]["n"]
+        service_problem = queue.service()["problem"]
+    finally:  # Ctrl-C too
+        _forget(db, root)
     if row is not None and row["state"] == "done":
         return _judge(row["text"], f"by the running service, {waited:.1f} s after it was asked")
     if row is not None and row["state"] in FINISHED:

@@ -75,7 +75,7 @@ def examine(
         settings = load_settings(config, {} if model is None else {"model": model})
     except ConfigError as error:
         for line in str(error).splitlines():
-            yield problem("settings", line, f"mend {path}; `dropscribe config init --force` writes a fresh one")
+            yield problem("settings", line, _mend(path))
     else:
         yield from guarded("settings", lambda: check_files.settings_file(path, settings))
     if settings is None:
@@ -95,6 +95,12 @@ def examine(
     from dropscribe.service import check_model
 
     yield from guarded("model", lambda: check_model.model(ready))
+
+
+def _mend(path: Path) -> str:
+    if not path.exists():
+        return "`dropscribe config init` writes one; --config names another"
+    return f"mend {path}; `dropscribe config init --force` writes a fresh one"
 
 
 def guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

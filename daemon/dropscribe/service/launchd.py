@@ -73,7 +73,8 @@ class Launchd:
         plist["EnvironmentVariables"] = dict(program.environment)
         plist["WorkingDirectory"] = str(program.home)
         plist["StandardOutPath"] = plist["StandardErrorPath"] = str(program.stderr)
-        return plistlib.dumps(plist, sort_keys=False).decode()
+        text = plistlib.dumps(plist, sort_keys=False).decode()
+        return text.replace("<plist ", f"<!-- dropscribe {program.version} -->\n<plist ", 1)
 
     def install(self, program: Program) -> Done:
         """Write the plist, load and start it; an older one is replaced in place."""

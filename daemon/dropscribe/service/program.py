@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dropscribe import __version__
 from dropscribe.errors import ServiceError
 from dropscribe.service.places import log_file
 
@@ -38,6 +39,7 @@ class Program:
     home: Path
     stderr: Path  # what is said before the log is open, and nothing else
     environment: Mapping[str, str] = field(default_factory=dict)
+    version: str = __version__  # in the file as a comment: an upgrade changes it, so `install` starts the new one
 
     @property
     def arguments(self) -> tuple[str, ...]:

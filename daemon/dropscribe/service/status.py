@@ -36,8 +36,8 @@ class Status:
     pid: int | None
     started_at: str | None
     paused: bool
-    working: bool  # a worker is there
-    queued: int
+    working: bool | None  # a worker is there; None: the job log cannot be asked, as the settings cannot be read
+    queued: int | None
     problem: str | None  # why nothing moves
     gave_up: str | None  # why it stays down
     last_exit: str | None
@@ -74,8 +74,8 @@ def status_of(manager: Manager, config: Path, settings: Settings | None, *, star
         pid=state.pid or (row.get("pid") if alive else None),
         started_at=row.get("started_at") if alive else None,
         paused=bool(row.get("paused")),
-        working=alive and row.get("worker_pid") is not None,
-        queued=counts.get("queued", 0),
+        working=None if settings is None else alive and row.get("worker_pid") is not None,
+        queued=None if settings is None else counts.get("queued", 0),
         problem=row.get("problem") if alive else None,
         gave_up=gave_up,
         last_exit=state.last_exit,
@@ -124,7 +124,8 @@ def lines(status: Status) -> list[str]:
         shown.append(f"running ({how}, process {status.pid}{since})")
         work = "paused: `dropscribe service resume` goes on" if status.paused else (
             "transcribing" if status.working else "idle")  # fmt: skip
-        shown.append(f"  {work}; {status.queued} queued")
+        unknown = "  what it does cannot be told: the settings cannot be read; it works by those it was started with"
+        shown.append(unknown if status.queued is None else f"  {work}; {status.queued} queued")
         if status.problem:
             shown.append(f"  problem: {status.problem}")
     else:

@@ -50,7 +50,7 @@ class Systemd:
         variables = "\n".join(
             f"Environment={quoted(f'{name}={value}', dollars=False)}" for name, value in program.environment.items()
         )
-        lines = []
+        lines = [f"# dropscribe {program.version}"]
         for line in text.splitlines():
             if line.startswith("ExecStart="):
                 lines.append(f"ExecStart={command}")
