@@ -393,6 +393,7 @@ def test_chunks_longer_than_a_segment_and_audio_that_is_missing_are_refused(plac
         (["--chunk-seconds", "31"], "30 is the most"),
         (["--output", str(place / "no" / "o.json")], "there is no folder"),
         (["--plot", str(place / "o.gif")], "a plot is one of"),
+        (["--audio", str(place / "nowhere.wav")], "there is no such file"),
     ):
         done = command(place, *more)
         assert isinstance(done.exception, ConfigError)

@@ -275,6 +275,8 @@ def _prepared(
     plots.check(plot)
     report.check_writable(output, plot)
     settings = load(config, model or (running.BUNDLED if quick else None))
+    if missing := next((path for path in audio or () if not path.is_file()), None):
+        raise ConfigError(f"--audio {missing}: there is no such file")
     if audio:
         return settings, _read(settings, audio)
     if not quick:
