@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import sqlite_utils
@@ -25,9 +25,6 @@ from dropscribe.jobs import database
 from dropscribe.jobs.database import checkpoint, connect_readonly, open_database, transaction, translate
 from dropscribe.jobs.records import MIGRATIONS
 from dropscribe.jobs.schema import migrations
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -305,6 +302,65 @@ print("held", flush=True)
 sys.stdin.readline()
 db.close()
 """
+
+
+def roots_of(db: database.Database) -> list[str]:
+    return [row["path"] for row in db.rows("SELECT path FROM roots ORDER BY path")]
+
+
+def write_roots(path: Path, *names: str) -> database.Database:
+    db = open_database(path)
+    for name in names:
+        with transaction(db):
+            db.execute("INSERT INTO roots (path) VALUES (?)", (name,))
+    return db
+
+
+def test_a_log_put_in_the_place_of_an_open_one_does_not_get_the_changes_of_that(path: Path) -> None:
+    write_roots(path.with_name("backup.db"), *(f"/backup-{n}" for n in range(300))).close()
+    old = write_roots(path, "/old")  # in the write-ahead log, which stays when the file is replaced
+    path.with_name("backup.db").replace(path)
+    with pytest.raises(DatabaseReplaced), transaction(old):
+        pass
+    new = open_database(path)
+    assert roots_of(new) == sorted(f"/backup-{n}" for n in range(300))
+    with transaction(new):
+        new.execute("INSERT INTO roots (path) VALUES ('/new')")
+    old.close()
+    assert "/new" in roots_of(new)
+    assert new.rows("PRAGMA integrity_check")[0][0] == "ok"
+    new.close()
+    again = open_database(path)
+    assert len(roots_of(again)) == 301
+    again.close()
+
+
+def test_a_log_that_is_put_back_with_its_write_ahead_log_keeps_both(path: Path) -> None:
+    old = write_roots(path, "/old")
+    saved = [path.with_name(f"saved{suffix}") for suffix in ("", "-wal")]
+    for suffix, copy in zip(("", "-wal"), saved, strict=True):
+        copy.write_bytes(Path(f"{path}{suffix}").read_bytes())
+    old.close()
+    for suffix, copy in zip(("", "-wal"), saved, strict=True):
+        copy.replace(f"{path}{suffix}")
+    new = open_database(path)
+    assert roots_of(new) == ["/old"]
+    new.close()
+
+
+def test_what_a_killed_process_left_in_the_write_ahead_log_is_kept(path: Path) -> None:
+    child = """
+import os, sys
+from dropscribe.jobs.database import open_database
+db = open_database(sys.argv[1])
+db.execute("INSERT INTO roots (path) VALUES ('/killed')")
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", child, str(path)], check=False, timeout=60)
+    assert Path(f"{path}-wal").stat().st_size > 0
+    db = open_database(path)
+    assert roots_of(db) == ["/killed"]
+    db.close()
 
 
 def test_a_new_log_is_sound_while_another_process_still_holds_the_deleted_one(path: Path) -> None:

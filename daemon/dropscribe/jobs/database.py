@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +94,13 @@ def open_database(path: str | os.PathLike[str], *, checkpoints: bool = False) ->
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OutputUnwritable(f"cannot create the job log's folder {path.parent}: {error.strerror}") from None
-    with _opening(path), translated(path):
-        _drop_leftovers(path)
+    with _opening(path) as lock, translated(path):
+        _drop_leftovers(path, lock)
         conn = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _prepare(conn, path, checkpoints=checkpoints)
             db = Database(conn, path, checkpoints=checkpoints)
+            _note_pair(path, lock)
         except BaseException:
             conn.close()
             raise
@@ -254,20 +255,34 @@ def _check_no_folder(path: Path) -> None:
         raise ConfigError(f"{path} is a folder; set `database` to a file in it, such as {path / 'jobs.db'}")
 
 
-def _drop_leftovers(path: Path) -> None:
-    """Remove the -wal and -shm of a log that was deleted.
+def _drop_leftovers(path: Path, lock: int) -> None:
+    """Remove the -wal and -shm of a log that was deleted or replaced.
 
-    Another process may still have them open; SQLite would believe what they say about a file that is no more.
+    Another process may still have them open, and SQLite leaves them when their file was moved away. It would believe
+    what they say about a file that they do not belong to, and ruin it.
     """
-    if path.exists():
+    here, wal = file_identity(path), file_identity(f"{path}-wal")
+    noted = os.pread(lock, 200, 0).decode("ascii", "replace").splitlines()
+    replaced = wal is not None and len(noted) == 2 and noted[0] != str(here) and noted[1] == str(wal)
+    if here is not None and not replaced:
         return
     for suffix in ("-wal", "-shm"):
         try:
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         except OSError as error:
             raise OutputUnwritable(
-                f"cannot remove {path}{suffix}, left of a deleted job log: {error.strerror}"
+                f"cannot remove {path}{suffix}, left of a deleted or replaced job log: {error.strerror}"
             ) from None
+
+
+def _note_pair(path: Path, lock: int) -> None:
+    """Which write-ahead log belongs to which file, in the lock file: their names alone do not tell."""
+    pair = f"{file_identity(path)}\n{file_identity(f'{path}-wal')}\n".encode("ascii")
+    if os.pread(lock, 200, 0) == pair:
+        return
+    with suppress(OSError):  # a full disk; what was noted before never names this file with this log
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, pair, 0)
 
 
 def _switch_to_wal(conn: sqlite3.Connection, path: Path) -> None:
@@ -287,8 +302,11 @@ def _switch_to_wal(conn: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    """Hold the lock file under which a job log is created and migrated. It stays on disk: unlinking it would race."""
+def _opening(path: Path) -> Iterator[int]:
+    """Hold the lock file under which a job log is created and migrated; its descriptor.
+
+    It stays on disk: unlinking it would race.
+    """
     name = f"{path}.opening"
     try:
         lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -300,7 +318,7 @@ def _opening(path: Path) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise DatabaseBusy(f"another dropscribe keeps {name} locked; wait for it or stop it")
             time.sleep(0.01)
-        yield
+        yield lock
     finally:
         os.close(lock)
 
