@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import watching
 from dropscribe import originals
+from dropscribe.jobs.records import iso
 from dropscribe.originals import Originals
 from dropscribe.settings import Settings
 from dropscribe.transcripts import files
@@ -186,6 +188,25 @@ def test_a_copy_that_fails_half_way_leaves_the_file_where_it_was(
         assert studio.movers().step() == 0
     assert studio.everything() == {"in/a.wav": b"whole"}
     assert studio.db.rows("SELECT * FROM moves") == []
+
+
+def test_what_was_left_long_ago_is_not_looked_at_again_and_what_ends_now_is(studio: Studio) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    studio.transcribed("gone.wav", b"gone")
+    studio.db.execute("UPDATE jobs SET finished_at = ?", (iso(now),))
+    (studio.folder / "gone.wav").unlink()
+    movers = studio.movers(now=lambda: now)
+    assert movers.step() == 0
+    now += timedelta(hours=1)
+    assert movers.step() == 0
+    (studio.folder / "gone.wav").write_bytes(b"gone")
+    studio.transcribed("new.wav", b"new")
+    studio.db.execute("UPDATE jobs SET finished_at = ? WHERE path LIKE '%new.wav'", (iso(now),))
+    asked = []
+    studio.db.conn.set_trace_callback(lambda sql: asked.append(sql) if "jobs_by_state" in sql else None)
+    assert movers.step() == 1
+    studio.db.conn.set_trace_callback(None)
+    assert [iso(now - timedelta(minutes=10)) in sql for sql in asked] == [True]
 
 
 def test_the_goal_must_lie_outside_the_watched_folders(tmp_path: Path) -> None:

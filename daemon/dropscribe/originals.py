@@ -22,6 +22,7 @@ import shutil
 import stat
 import threading
 import time
+from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,13 @@ import structlog
 from dropscribe.errors import DatabaseReplaced, DropscribeError
 from dropscribe.jobs import moves
 from dropscribe.jobs.database import open_database
-from dropscribe.jobs.records import printable
+from dropscribe.jobs.records import iso, printable, utcnow
 from dropscribe.transcripts import files
 from dropscribe.transcripts.names import target_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from dropscribe.jobs.database import Database
     from dropscribe.jobs.moves import Done, Move
@@ -45,6 +47,7 @@ log = structlog.get_logger("originals")
 
 LOOK_SECONDS = 2.0  # how often the job log is asked whether it has changed
 RETRY_SECONDS = 60.0  # after a folder that could not be written to
+AGAIN_SECONDS = 600.0  # a job that ended this long before the last look is not looked at again
 COPY_BYTES = 1 << 20
 
 
@@ -58,33 +61,45 @@ class Originals:
         *,
         clock: Callable[[], float] = time.monotonic,
         checkpoint: Callable[[str], None] = lambda _step: None,
+        now: Callable[[], datetime] = utcnow,
     ) -> None:
         self._db = db
+        self._now = now
         self._watches = [watch for watch in settings.watch if watch.move_done_to is not None]
         self._clock = clock
         self._checkpoint = checkpoint
         self._not_before: dict[bytes, float] = {}  # folder of the originals → when it is tried again
         self._left: set[tuple[int, bytes]] = set()  # jobs whose file is not to be moved, as it is
+        self._since: dict[bytes, str] = {}  # folder of the originals → what ended before then has been looked at
 
     def step(self, stopping: Callable[[], bool] = lambda: False) -> int:
         """Finish what was begun, then move what is done; how many arrived."""
         arrived = sum(self._carry_on(move) for move in moves.under_way(self._db) if not stopping())
         for watch in self._watches:
+            root, began = os.fsencode(watch.path), self._now()
             for done in self._ready(watch):
                 if stopping():
                     return arrived
                 arrived += self._one(watch, done)
+            if root not in self._not_before:  # else there are some that wait
+                self._since[root] = iso(began - timedelta(seconds=AGAIN_SECONDS))
         return arrived
 
     def _ready(self, watch: Watch) -> Iterator[Done]:
         root = os.fsencode(watch.path)
         rows = self._db.rows("SELECT id FROM roots WHERE path = ?", (printable(root),))
-        if not rows:
+        if not rows or self._waits(root):
             return
-        for done in moves.ready(self._db, rows[0]["id"], root.rstrip(b"/") + b"/", limit=-1):
-            waits = self._not_before.get(root, 0.0) > self._clock()
-            if not waits and (done.job_id, done.path) not in self._left:
+        self._not_before.pop(root, None)
+        since = self._since.get(root, "")
+        for done in moves.ready(self._db, rows[0]["id"], root.rstrip(b"/") + b"/", since=since):
+            if self._waits(root):
+                return
+            if (done.job_id, done.path) not in self._left:
                 yield done
+
+    def _waits(self, root: bytes) -> bool:
+        return self._not_before.get(root, 0.0) > self._clock()
 
     def _one(self, watch: Watch, done: Done) -> bool:
         assert watch.move_done_to is not None  # noqa: S101 - only such watches are kept

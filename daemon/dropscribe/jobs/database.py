@@ -311,7 +311,9 @@ def _opening(path: Path) -> Iterator[int]:
     try:
         lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise OutputUnwritable(f"cannot write the job log's lock file {name}: {error.strerror}") from None
+        raise OutputUnwritable(
+            f"cannot write the job log's lock file {name}: {error.strerror}; make it and its folder writable"
+        ) from None
     try:
         deadline = time.monotonic() + OPEN_SECONDS
         while not _flocked(lock):

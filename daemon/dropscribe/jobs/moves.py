@@ -37,17 +37,21 @@ class Move:
     content_hash: str
 
 
-def ready(db: Database, root_id: int, prefix: bytes, *, limit: int = 100) -> list[Done]:
-    """Done jobs without a warning whose newest content is still below ``prefix`` (which ends in a slash)."""
+def ready(db: Database, root_id: int, prefix: bytes, *, since: str = "") -> list[Done]:
+    """Done jobs without a warning whose newest content is still below ``prefix`` (which ends in a slash).
+
+    ``since``: only those that ended at that time (UTC) or later.
+    """
     rows = db.rows(
         """
-        SELECT id, path_raw, size_bytes, mtime_ns, content_hash FROM jobs j
-        WHERE root_id = ? AND path_raw > ? AND path_raw < ? AND state = 'done' AND content_hash IS NOT NULL
+        SELECT id, path_raw, size_bytes, mtime_ns, content_hash FROM jobs j INDEXED BY jobs_by_state
+        WHERE root_id = ? AND path_raw > ? AND path_raw < ? AND state = 'done' AND finished_at >= ?
+          AND content_hash IS NOT NULL
           AND warnings = '[]' AND NOT EXISTS (SELECT 1 FROM moves WHERE job_id = j.id)
           AND NOT EXISTS (SELECT 1 FROM jobs n WHERE n.path_raw = j.path_raw AND n.id > j.id)
-        ORDER BY id LIMIT ?
+        ORDER BY id
         """,
-        (root_id, prefix, prefix[:-1] + b"0", limit),  # "0" comes after "/"
+        (root_id, prefix, prefix[:-1] + b"0", since),  # "0" comes after "/"
     )
     return [Done(*row) for row in rows]
 
