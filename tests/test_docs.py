@@ -49,6 +49,15 @@ def test_every_column_of_the_job_log_is_explained(log: Path) -> None:
     conn.close()
 
 
+def test_every_module_has_its_layer() -> None:
+    architecture = (TOP / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    table = architecture.split("| layer | modules |")[1].split("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    package = Path(errors.__file__).parent
+    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert modules - named == {"__init__", "__main__"}
+
+
 def test_every_query_of_the_pages_has_an_answer(tmp_path: Path) -> None:
     make_log(tmp_path / "jobs.db")
     conn = connect_readonly(tmp_path / "jobs.db")
