@@ -29,8 +29,8 @@ QUICK_VARY = (
     "decode.max_segment_seconds=5",
     "prefill.step=64",
 )
-PAIRS = 16
-QUICK_CLIPS = 2  # of the bundled ones, for the pairs of --mode ab
+PAIRS, QUICK_PAIRS = 16, 12
+QUICK_CLIPS = {"ladder": 3, "ab": 2}  # of the bundled ones, by mode
 
 eval_app = typer.Typer(help="Error rates over an evaluation set.", no_args_is_help=True)
 
@@ -156,7 +156,9 @@ def knobs(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Times each is measured; without: 3, with --quick 2.")
     ] = None,
-    pairs: Annotated[int | None, typer.Option(min=6, help="Pairs of --mode ab, even; without: 16.")] = None,
+    pairs: Annotated[
+        int | None, typer.Option(min=6, help="Pairs of --mode ab, even; without: 16, with --quick 12.")
+    ] = None,
     guard: Annotated[
         float, typer.Option(min=0, help="A word error rate higher by more than this is rejected.")
     ] = 0.005,
@@ -182,13 +184,14 @@ def knobs(
 
     # long files make a run long, and what is timed is the same path
     with _ctrl_c(), _set(folder, settings, long_seconds=()) as whole:
+        chosen = _few(whole, QUICK_CLIPS[mode]) if quick and folder is None else whole
         if mode == "ab":
-            chosen = _few(whole) if quick and folder is None else whole
-            report = _pairs(chosen, with_flags, a or [], b or [], pairs=pairs or PAIRS, guard=guard)
+            pairs = pairs or (QUICK_PAIRS if quick else PAIRS)
+            report = _pairs(chosen, with_flags, a or [], b or [], pairs=pairs, guard=guard)
         else:
             varied = vary or (list(QUICK_VARY) if quick and not models else [])
             rounds = rounds or (2 if quick else 3)
-            report = _ladder(whole, with_flags, models or [], varied, rounds=rounds, guard=guard)
+            report = _ladder(chosen, with_flags, models or [], varied, rounds=rounds, guard=guard)
         report.options["set"] = _named(folder)
         deliver(report, settings, say, as_json=as_json, output=output)
     _leave(report, failed=any(row.get("state") == "failed" for row in report.rows))
@@ -251,6 +254,8 @@ def _ladder(
     with running.holding_gpu(say), Reader(configurations[0].settings.reader) as reader, _status() as show:
         parts = bench.ladder(report, configurations, chosen, reader, rounds=rounds, guard=guard, say=show)
         measured(report, parts, say)
+    if (fastest := report.summary.get("fastest_seen", "base")) != "base":
+        say(f"confirm it in pairs: dropscribe bench knobs --mode ab --b {fastest}")
     return report
 
 
@@ -294,9 +299,9 @@ def _set(folder: Path | None, settings: Settings, *, long_seconds: tuple[float, 
         yield evalset.bundled(Path(made), settings, long_seconds=evalset.LONG_SECONDS if long_seconds is None else ())
 
 
-def _few(whole: EvalSet) -> EvalSet:
-    """The shortest clips: many short pairs say more than few long ones."""
-    shortest = sorted(whole.entries, key=lambda entry: (entry.seconds, entry.file))[:QUICK_CLIPS]
+def _few(whole: EvalSet, count: int) -> EvalSet:
+    """The shortest clips: many short runs say more than few long ones."""
+    shortest = sorted(whole.entries, key=lambda entry: (entry.seconds, entry.file))[:count]
     return type(whole)(whole.folder, tuple(shortest))
 
 

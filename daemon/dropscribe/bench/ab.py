@@ -181,10 +181,11 @@ def _middle_half(times: Sequence[float]) -> float:
     return quarters[2] - quarters[0]
 
 
-def matmul(clock: Callable[[], float], *, size: int = 1024, seconds: float = 0.02) -> Callable[[], None]:
-    """Multiplications of ``[size, size]`` matrices on MLX's device that take about ``seconds`` here."""
+def matmul(clock: Callable[[], float], *, seconds: float = 0.02) -> Callable[[], None]:
+    """Multiplications of square matrices on MLX's device that take about ``seconds`` here."""
     import mlx.core as mx
 
+    size = 256 if mx.default_device().type == mx.DeviceType.cpu else 2048
     matrix = mx.random.normal((size, size)) / math.sqrt(size)
 
     def times(count: int) -> None:
