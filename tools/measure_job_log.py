@@ -54,9 +54,10 @@ def fill(path: Path, jobs: int, *, words: int = 60, seed: int = 1) -> None:
             at = iso(began + batch * step)
             here = range(start + 1, min(start + 10, jobs) + 1)
             db.execute(
-                "INSERT INTO batches (id, claim_id, started_at, finished_at, outcome, decoder, slots, model, rows, "
-                "audio_seconds, wall_s) VALUES (?, 'c' || ?, ?, ?, 'done', 'bulk-sync', 6, 'model', ?, ?, ?)",
-                (batch, batch, at, at, len(here), 30.0 * len(here), 2.0 * len(here)),
+                "INSERT INTO batches (id, claim_id, started_at, finished_at, outcome, decoder, slots, model, "
+                "rows, audio_seconds, decode_s, wall_s) "
+                "VALUES (?, 'c' || ?, ?, ?, 'done', 'bulk-sync', 6, 'model', ?, ?, ?, ?)",
+                (batch, batch, at, at, len(here), 30.0 * len(here), 1.8 * len(here), 2.0 * len(here)),
             )
             for job in here:
                 _add(db, job, batch, at, " ".join(rng.choices(SAID.split(), k=words)))

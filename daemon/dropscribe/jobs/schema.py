@@ -262,8 +262,9 @@ def m003_moves(db: Database) -> None:
 @migrations()
 def m004_known_content(db: Database) -> None:
     """Content that was known is not decoded, so its audio is told apart from what was; days are read from an index."""
+    # finished_at once more: SQLite up to 3.40 would look into the rows for it
     db.execute(
-        "CREATE INDEX jobs_daily ON jobs(substr(finished_at, 1, 10), model, state, audio_seconds) "
+        "CREATE INDEX jobs_daily ON jobs(substr(finished_at, 1, 10), model, state, audio_seconds, finished_at) "
         "WHERE finished_at IS NOT NULL"
     )
     for view in ("transcript_timings", "daily"):
@@ -281,16 +282,21 @@ SELECT j.id AS job_id, j.path, j.state, j.language, t.duration, t.time, t.rtf,
   t.batch_id, b.decoder, b.model, b.device, b.started_at AS batch_started_at, j.finished_at,
   j.audio_seconds, j.reused_from
 FROM timings t JOIN jobs j ON j.id = t.job_id JOIN batches b ON b.id = t.batch_id""",
-    # grouped inside, so that the timings of a job are looked up once for each sum
+    # The work of a day is that of its batches, which a prune leaves; one that broke off has the timings of its files.
     """CREATE VIEW daily AS
-SELECT day, model, done, failed, skipped, audio_seconds, decoded_seconds, time,
-  time / nullif(decoded_seconds, 0) AS rtf
+SELECT day, model, sum(done) AS done, sum(failed) AS failed, sum(skipped) AS skipped,
+  sum(audio_seconds) AS audio_seconds, sum(decoded_seconds) AS decoded_seconds, sum(time) AS time,
+  sum(time) / nullif(sum(decoded_seconds), 0) AS rtf
 FROM (
-  SELECT substr(finished_at, 1, 10) AS day, model,
-    sum(state = 'done') AS done, sum(state IN ('failed', 'quarantined')) AS failed,
-    sum(state IN ('skipped', 'missing')) AS skipped,
-    sum(CASE WHEN state = 'done' THEN audio_seconds END) AS audio_seconds,
-    sum((SELECT sum(duration) FROM timings WHERE job_id = jobs.id)) AS decoded_seconds,
-    sum((SELECT sum(time) FROM timings WHERE job_id = jobs.id)) AS time
-  FROM jobs WHERE finished_at IS NOT NULL GROUP BY 1, 2)""",
+  SELECT substr(finished_at, 1, 10) AS day, model, sum(state = 'done') AS done,
+    sum(state IN ('failed', 'quarantined')) AS failed, sum(state IN ('skipped', 'missing')) AS skipped,
+    sum(CASE WHEN state = 'done' THEN audio_seconds END) AS audio_seconds, NULL AS decoded_seconds, NULL AS time
+  FROM jobs WHERE finished_at IS NOT NULL GROUP BY 1, 2
+  UNION ALL
+  SELECT substr(finished_at, 1, 10), model, 0, 0, 0, NULL,
+    sum(coalesce(audio_seconds, (SELECT sum(duration) FROM timings WHERE batch_id = batches.id))),
+    sum(CASE WHEN decode_s IS NULL THEN (SELECT sum(time) FROM timings WHERE batch_id = batches.id)
+      ELSE coalesce(feature_s, 0) + coalesce(encode_s, 0) + coalesce(prefill_s, 0) + decode_s END)
+  FROM batches WHERE finished_at IS NOT NULL GROUP BY 1, 2)
+GROUP BY 1, 2""",
 )

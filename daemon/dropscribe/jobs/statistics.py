@@ -115,7 +115,6 @@ def _throughput(conn: sqlite3.Connection, now: datetime) -> list[Row]:
 def _last_days(conn: sqlite3.Connection, days: int) -> list[Row]:
     newest = "SELECT date(substr(max(finished_at), 1, 10), ?) FROM jobs WHERE finished_at IS NOT NULL"
     first = conn.execute(newest, (f"-{days - 1} days",)).fetchone()[0]
-    # Bound as a value the condition is pushed down into the view, so that only these days are added up.
     return fetch(conn, "SELECT * FROM daily WHERE day >= ? ORDER BY day DESC, model", (first,))
 
 
