@@ -118,7 +118,7 @@ def measure_statements(path: Path, runs: int) -> None:
         "claim of 24 jobs": lambda: queue.claim(f"claim-{next(serial)}", 24),
         "is anything due": queue.due,
         "a new file": arrive,
-        "what may a moved file be": lambda: queue.newest(b"/in/folder-500/recording 000500.m4a"),
+        "the newest job of a path": lambda: queue.newest(b"/in/folder-500/recording 000500.m4a"),
         "list_jobs": lambda: log.list_jobs(conn),
         "search": lambda: log.search(conn, "budget minutes"),
         "statistics": lambda: figures_of(conn),
