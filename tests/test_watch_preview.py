@@ -140,6 +140,8 @@ def test_the_bench_measures_scans_and_a_real_daemon(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(intake, "CALM_SECONDS", 0)
     figures = intake.measure(files=40, folders=4, burst=10, idle_seconds=0.2, say=lambda _text: None, within=tmp_path)
     assert figures["rescan_rows_written"] == 1
+    for name in ("first_scan", "rescan"):
+        assert 0 < figures[f"{name}_ratio_least"] <= figures[f"{name}_ratio"] <= figures[f"{name}_ratio_most"]
     assert figures["burst_queued"] == 10
     assert figures["idle_cpu_s"] >= 0
     assert figures["daemon_memory_mb"] > 10

@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropscribe.jobs.database import connect_readonly, open_database, transaction
@@ -26,7 +28,10 @@ from dropscribe.watch.reconcile import LOOKS_A_STEP, Reconciler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROUNDS = 5
+    from dropscribe.jobs.database import Database
+
+ROUNDS = 9  # pairs of a scan of the unchanged tree and a bare walk
+FIRST_ROUNDS = 3  # first scans, each of an empty job log
 CALM_SECONDS = 10.0  # from the burst until idling is measured
 QUEUE_SECONDS = 1800.0  # longest wait for the daemon to queue everything
 
@@ -85,51 +90,75 @@ def _took(work: Callable[[], object]) -> Took:
     return Took(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def _best(rounds: list[Took]) -> Took:
-    return Took(min(took.wall for took in rounds), min(took.cpu for took in rounds))
+class Pair(NamedTuple):
+    """A scan, and right beside it in time what it is compared with."""
+
+    scan: Took
+    plain: Took
+
+    @property
+    def ratio(self) -> float:
+        """Of processor time."""
+        return self.scan.cpu / self.plain.cpu
 
 
 def _scans(base: Path, say: Callable[[str], None]) -> dict[str, Any]:
     tree = os.fsencode(base / "tree")
-    say("bare walk")
-    bare = _best([_took(lambda: bare_walk(tree)) for _ in range(ROUNDS)])
-    say("inserts alone")
-    inserts = _took(lambda: _insert(base, tree))
-    say("first scan")
-    settings = _settings(base, "scans.db", quiet=0.0, interval=1e6)
-    db = open_database(settings.database)
-    queue = Queue(db)
-    reconciler = Reconciler(db, queue, settings, observe=False)
+    bare_walk(tree)
+    firsts: list[Pair] = []
+    steady: list[Pair] = []
+    writes = 0
+    for number in range(FIRST_ROUNDS):
+        say(f"first scan beside a bare walk and the inserts alone, {number + 1} of {FIRST_ROUNDS}")
+        bare, inserts = _took(lambda: bare_walk(tree)), _took(partial(_insert, base, tree, number))
+        db = open_database(base / f"scans-{number}.db")
+        reconciler = Reconciler(db, Queue(db), _settings(base, db.path.name, quiet=0.0, interval=1e6), observe=False)
+        first = _took(partial(_until_settled, reconciler))
+        firsts.append(Pair(first, Took(bare.wall + inserts.wall, bare.cpu + inserts.cpu)))
+        if number + 1 == FIRST_ROUNDS:
+            say("steady scans beside bare walks")
+            steady, writes = _steady(tree, reconciler, db)
+        reconciler.close()
+        db.close()
+    return {**_figures("first_scan", "walk_and_inserts", firsts), **_figures("rescan", "bare_walk", steady),
+            "rescan_rows_written": writes}  # fmt: skip
 
-    def whole() -> None:
+
+def _until_settled(reconciler: Reconciler) -> None:
+    reconciler.step()
+    while not reconciler.settled:
         reconciler.step()
-        while not reconciler.settled:
-            reconciler.step()
 
-    first = _took(whole)
-    say("steady scans")
-    writes = []
-    steady = []
-    for _ in range(ROUNDS + 1):
+
+def _steady(tree: bytes, reconciler: Reconciler, db: Database) -> tuple[list[Pair], int]:
+    """Scans of the unchanged tree, and the most rows that one of them wrote."""
+    pairs, writes = [], 0
+    for number in range(ROUNDS + 1):
+        plain = _took(lambda: bare_walk(tree))
         before = db.conn.total_changes
         reconciler.rescan("bench")
-        steady.append(_took(reconciler.step))
-        writes.append(db.conn.total_changes - before)
-    reconciler.close()
-    db.close()
-    rescan = _best(steady[1:])  # the first one notes what the first scan has queued
+        pair = Pair(_took(reconciler.step), plain)
+        writes = max(writes, db.conn.total_changes - before)
+        if number:  # the first one notes what the first scan has queued
+            pairs.append(pair)
+    return pairs, writes
+
+
+def _figures(name: str, plain: str, pairs: list[Pair]) -> dict[str, float]:
+    """Medians, and the ratio's spread."""
+    ratios = [pair.ratio for pair in pairs]
     return {
-        "bare_walk_s": bare.wall, "bare_walk_cpu_s": bare.cpu, "inserts_s": inserts.wall, "inserts_cpu_s": inserts.cpu,
-        "first_scan_s": first.wall, "first_scan_cpu_s": first.cpu,
-        "first_scan_ratio": first.cpu / (bare.cpu + inserts.cpu),
-        "rescan_s": rescan.wall, "rescan_cpu_s": rescan.cpu, "rescan_ratio": rescan.cpu / bare.cpu,
-        "rescan_rows_written": max(writes),
+        f"{plain}_s": median(pair.plain.wall for pair in pairs),
+        f"{plain}_cpu_s": median(pair.plain.cpu for pair in pairs),
+        f"{name}_s": median(pair.scan.wall for pair in pairs),
+        f"{name}_cpu_s": median(pair.scan.cpu for pair in pairs),
+        f"{name}_ratio": median(ratios), f"{name}_ratio_least": min(ratios), f"{name}_ratio_most": max(ratios),
     }  # fmt: skip
 
 
-def _insert(base: Path, tree: bytes) -> None:
+def _insert(base: Path, tree: bytes, number: int) -> None:
     """The rows alone, as the watcher writes them."""
-    with closing(open_database(base / "inserts.db")) as db:
+    with closing(open_database(base / f"inserts-{number}.db")) as db:
         queue = Queue(db)
         root = queue.ensure_root(os.fsdecode(tree))
         found = list(scan.walk(Rules(tree), scan.Pass()))
