@@ -28,6 +28,7 @@ from dropscribe.asr import decoders, guards, selfcheck
 from dropscribe.asr.batched import batched
 from dropscribe.asr.features import log_mel
 from dropscribe.asr.model import Model, load
+from dropscribe.asr.plan import make_plan
 from dropscribe.asr.prefill import embed, prefill
 from dropscribe.asr.prompt import PLAIN
 from dropscribe.asr.recognizer import Recognizer, Segment
@@ -119,6 +120,11 @@ def compare_decoding(model_dir: str, clips: list[np.ndarray], arguments: argpars
         "serial": ours(decoders.serial),
         "bulk-sync 6": ours(lambda d, line, t: decoders.bulk_sync(d, line, t, slots=6, kv_budget=kv)),
     }
+    if arguments.auto:
+        plan = make_plan(model)
+        say(auto=plan.decoder, slots=plan.slots, as_serial=plan.as_serial)
+        if plan.decoder == "batched":
+            arguments.slots = sorted({*arguments.slots, plan.slots})
     for slots in arguments.slots:
         ways[f"batched {slots}"] = ours(lambda d, line, t, s=slots: batched(d, line, t, slots=s, kv_budget=kv))
     report(ways, arguments.rounds, "serial", model)
@@ -212,6 +218,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="decode every row to this many")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, nargs="+", default=[2, 4, 7, 8, 16, 32, 64])
+    parser.add_argument("--auto", action="store_true", help='and at the number of slots that decoder = "auto" takes')
     parser.add_argument("--whole", action="store_true", help="whole files, mlx-audio's generate beside")
     parser.add_argument(
         "--mlx-qwen3-asr",
