@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -204,38 +205,40 @@ def test_sqlite_without_strict_tables_is_refused(path: Path, monkeypatch: pytest
 OPEN = """
 import sys
 from dropscribe.jobs.database import open_database, transaction
-sys.stdin.readline()
-db = open_database(sys.argv[1])
-with transaction(db):
-    db.execute("INSERT INTO roots (path) VALUES (?)", (sys.argv[2],))
-print(db.rows("PRAGMA journal_mode")[0][0], flush=True)
-sys.stdin.readline()
+print("ready", flush=True)
+kept = []
+for line in sys.stdin:
+    db = open_database(line.strip())
+    with transaction(db):
+        db.execute("INSERT INTO roots (path) VALUES (?)", (sys.argv[1],))
+    print(db.rows("PRAGMA journal_mode")[0][0], flush=True)
+    kept.append(db)
 """
 
 
 @pytest.mark.slow
 def test_four_processes_may_start_on_a_new_log_at_the_same_instant(tmp_path: Path) -> None:
-    for round_ in range(4):
-        path = tmp_path / f"{round_}" / "jobs.db"
+    with contextlib.ExitStack() as stack:
+        command = [sys.executable, "-c", OPEN]
         children = [
-            subprocess.Popen(
-                [sys.executable, "-c", OPEN, str(path), f"/{n}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+            stack.enter_context(
+                subprocess.Popen([*command, f"/{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
             for n in range(4)
         ]
+        assert [child.stdout.readline() for child in children] == ["ready\n"] * 4
+        for round_ in range(20):
+            path = tmp_path / f"{round_}" / "jobs.db"
+            for child in children:
+                child.stdin.write(f"{path}\n")
+                child.stdin.flush()
+            assert [child.stdout.readline() for child in children] == ["wal\n"] * 4, round_
+            conn = connect_readonly(path)
+            assert conn.execute("SELECT count(*) FROM roots").fetchone()[0] == 4
+            conn.close()
         for child in children:
-            child.stdin.write("\n")
-            child.stdin.flush()
-        for child in children:
-            said, complaints = child.communicate("\n", timeout=60)
-            assert (child.returncode, said, complaints) == (0, "wal\n", "")
-        conn = connect_readonly(path)
-        assert conn.execute("SELECT count(*) FROM roots").fetchone()[0] == 4
-        conn.close()
+            child.stdin.close()
+            assert child.wait(60) == 0
 
 
 def test_a_transaction_lands_whole_or_not_at_all(path: Path) -> None:
