@@ -195,10 +195,11 @@ def test_a_device_whose_bits_change_at_two_slots_keeps_bulk_sync_under_serial_ex
     assert plan_of(other_bits, tmp_path, exactness="row").slots == 4
 
 
-def test_sampling_and_serial_need_no_check(tmp_path: Path) -> None:
-    def refuse(*_: Any, **__: Any) -> Verdict:
-        raise AssertionError
+def refuse(*_: Any, **__: Any) -> Verdict:
+    raise AssertionError
 
+
+def test_sampling_and_serial_need_no_check(tmp_path: Path) -> None:
     for asked in ({"greedy": False}, {"decoder": "serial"}):
         assert make_plan(quick(), cache=tmp_path / "c.json", checker=refuse, **asked) == Plan("serial", 1)
     assert make_plan(quick(), cache=tmp_path / "c.json", checker=refuse, decoder="bulk-sync") == Plan("bulk-sync", 6)
@@ -216,6 +217,19 @@ def test_a_verdict_is_kept_for_the_same_model_and_asked_for_once(tmp_path: Path)
     assert plans_made[0] == plans_made[1]
     assert len(calls) == 1
     assert selfcheck.kept(quick(), path) == GOOD
+
+
+def test_a_check_that_ran_out_of_time_goes_on_at_the_next_start_and_comes_to_an_end(tmp_path: Path) -> None:
+    path, now = tmp_path / "c.json", iter(range(0, 100_000, 1000))  # every look at the clock finds the budget spent
+
+    def checker(model: Any, **how: Any) -> Verdict:
+        return selfcheck.check(model, candidates=(2, 3, 4), longest=200, clock=lambda: float(next(now)), **how)
+
+    seen = [selfcheck.verdict_of(quick(), path, checker=checker) for _ in range(3)]
+    assert [verdict.exact_slots for verdict in seen] == [(2,), (2, 3), (2, 3, 4)]
+    assert [verdict.serial_equal_slots for verdict in seen] == [2, 3, 4]
+    assert [verdict.unchecked for verdict in seen] == [(3, 4), (4,), ()]
+    assert selfcheck.verdict_of(quick(), path, checker=refuse) == seen[-1]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}'])

@@ -246,11 +246,8 @@ def _verdict(model: Model, progress: Callable[[str], None]) -> Verdict:
     from dropscribe.asr import selfcheck
     from dropscribe.errors import ConfigError
 
-    verdict = selfcheck.kept(model)
-    if verdict is None:
-        progress("self-check of the batched decoder; kept for next time")
-        verdict = selfcheck.check(model)
-        selfcheck.keep(model, verdict)
+    progress("self-check of the batched decoder, unless it is kept")
+    verdict = selfcheck.verdict_of(model)
     if verdict.failure is not None:
         raise ConfigError(f"batched is not row-exact on this device ({verdict.failure}); measure bulk-sync")
     return verdict

@@ -55,10 +55,7 @@ def make_plan(
     bulk = Plan("bulk-sync", batch_size or applied.get("bulk-sync", DEFAULT_ROWS))
     if decoder == "bulk-sync" or batch_size == 1:
         return bulk
-    verdict = selfcheck.kept(model, cache)
-    if verdict is None:
-        verdict = checker(model, pulse=pulse)
-        selfcheck.keep(model, verdict, cache)
+    verdict = selfcheck.verdict_of(model, cache, pulse=pulse, checker=checker)
     if verdict.failure is not None:
         reason = f"the true batch is not row-exact on this device ({verdict.failure}); bulk-sync runs instead"
         return Plan("bulk-sync", bulk.slots, fallback=reason)

@@ -37,7 +37,7 @@ CANDIDATES = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 PROMPTS = (61, 40, 93)  # tokens of the rows; the first crosses the growth of its block at the third step
 STEPS = 4
 TIMED_STEPS = 20
-BUDGET_SECONDS = 90.0  # on a slow device fewer candidates are looked at
+BUDGET_SECONDS = 60.0  # a start; what there was no time for waits for the next one
 TIMED_SECONDS = 4.0  # the longest one candidate is timed for
 
 
@@ -50,6 +50,7 @@ class Verdict:
     block_classes: tuple[int, ...]  # first block length of each class with the same bits
     tokens_per_second: dict[int, float]  # by slots; 1 stands for bulk-sync
     failure: str | None = None  # why the true batch must not be used, if so
+    unchecked: tuple[int, ...] = ()  # numbers of slots there was no time for; the next start goes on with them
 
     def fastest(self, exactness: str, cap: int | None = None) -> int:
         """The number of slots to use under ``exactness`` ("serial" or "row"), at most ``cap``; 1 where none is left."""
@@ -70,24 +71,29 @@ class _Prefilled:
 def check(
     model: Model,
     *,
+    known: Verdict | None = None,
     candidates: Sequence[int] = CANDIDATES,
     longest: int = 4096,
     step: Step | None = None,
     budget_seconds: float = BUDGET_SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
     pulse: Callable[[], None] = lambda: None,
 ) -> Verdict:
-    """Run the check. ``longest``: positions a row may come to need; ``step``: another step to be judged (tests)."""
-    decoder, started = model.decoder, time.perf_counter()
-    step = step or logits_step(decoder)
+    """Run the check, or go on with one that ran out of time (``known``): at least one more candidate each time.
+
+    ``longest``: positions a row may come to need; ``step``: another step to be judged (tests).
+    """
+    step = step or logits_step(model.decoder)
     rows = [_row(model, length, seed) for seed, length in enumerate(PROMPTS)]
-    classes = block_classes(rows[0], longest, step, pulse)
+    classes = known.block_classes if known else block_classes(rows[0], longest, step, pulse)
     blocks = [block_length(max(PROMPTS) + STEPS), *classes[1:]]
     alone = {block: [_run(step, [row], block)[:, 0] for row in rows] for block in blocks}
-    exact: list[int] = []
-    equal = 1
-    for slots in sorted(candidates):
-        if time.perf_counter() - started > budget_seconds:
-            break
+    waiting = sorted(known.unchecked if known else candidates)
+    exact = list(known.exact_slots) if known else []
+    equal = known.serial_equal_slots if known else 1
+    started = clock()  # what came before compiles kernels that every schedule needs
+    while waiting:
+        slots = waiting.pop(0)
         same = True
         for block in blocks:
             pulse()
@@ -99,7 +105,10 @@ def check(
         if same and equal == max([1, *exact]):
             equal = slots
         exact.append(slots)
-    return Verdict(tuple(exact), equal, classes, time_slots(decoder, (1, *exact), rows[0], pulse))
+        if clock() - started > budget_seconds:
+            break
+    timed = time_slots(model.decoder, (1, *exact), rows[0], pulse)
+    return Verdict(tuple(exact), equal, classes, timed, unchecked=tuple(waiting))
 
 
 def block_classes(
@@ -251,6 +260,21 @@ def key_of(model: Model) -> str:
     )
 
 
+def verdict_of(
+    model: Model,
+    path: Path | None = None,
+    *,
+    pulse: Callable[[], None] = lambda: None,
+    checker: Callable[..., Verdict] = check,
+) -> Verdict:
+    """The kept verdict. Without one the check is run and kept; one that ran out of time is gone on with."""
+    verdict = kept(model, path)
+    if verdict is None or verdict.unchecked:
+        verdict = checker(model, known=verdict, pulse=pulse)
+        keep(model, verdict, path)
+    return verdict
+
+
 def kept(model: Model, path: Path | None = None) -> Verdict | None:
     """The verdict of an earlier start, if there is one."""
     stored = read_json(path or cache_file()).get(key_of(model))
@@ -263,6 +287,7 @@ def kept(model: Model, path: Path | None = None) -> Verdict | None:
             block_classes=tuple(stored["block_classes"]),
             tokens_per_second={int(slots): rate for slots, rate in stored["tokens_per_second"].items()},
             failure=stored["failure"],
+            unchecked=tuple(stored["unchecked"]),
         )
     except (KeyError, TypeError, ValueError):
         return None  # written by something else: check again
