@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping  # noqa: TC003 - typer reads annotations
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dropscribe import tables
-from dropscribe.cli_common import ConfigOption, JsonOption, ModelOption, load, print_line, say
+from dropscribe.cli_common import (
+    INTERRUPTED,
+    ConfigOption,
+    JsonOption,
+    ModelOption,
+    OutputOption,
+    ctrl_c,
+    load,
+    print_line,
+    say,
+    status_line,
+)
 from dropscribe.settings import MAX_BATCH_SIZE, load_settings
 
 if TYPE_CHECKING:
@@ -22,7 +32,6 @@ if TYPE_CHECKING:
     from dropscribe.bench.report import Report
     from dropscribe.settings import Settings
 
-INTERRUPTED = 130
 QUICK_VARY = (
     "decode.decoder=serial",
     "decode.batch_size=1,2",
@@ -39,9 +48,6 @@ SetArgument = Annotated[
 ]
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="Under two minutes, with the bundled model unless you name another.")
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write the JSON document there too.")
 ]
 
 
@@ -75,7 +81,7 @@ def build(
 
     settings = load(config)
     lengths = evalset.LONG_SECONDS if long is None else tuple(seconds for seconds in long if seconds)
-    with _ctrl_c(), _status() as show:
+    with ctrl_c(), status_line() as show:
         made, skipped = evalset.build(
             source, output, settings, say, limit=limit, long_seconds=lengths, long_files=long_files, seed=seed,
             on_progress=_counted(show, "read"),
@@ -121,7 +127,7 @@ def run(
     settings = load(config, _model(model, quick=quick), decode={"decoder": decoder, "batch_size": batch_size})
     check_writable(output)
     before = None if compare is None else evaluate.earlier(compare)
-    with _ctrl_c(), _set(folder, settings, long_seconds=None) as chosen:
+    with ctrl_c(), _set(folder, settings, long_seconds=None) as chosen:
         report = Report("eval", evaluate.COLUMNS, options={"set": _named(folder), "compare": _text(compare)})
         if before is not None:
             evaluate.check_same_set(before, chosen.digest)
@@ -183,7 +189,7 @@ def knobs(
         return load_settings(config, {"model": settings.model, **flags})
 
     # long files make a run long, and what is timed is the same path
-    with _ctrl_c(), _set(folder, settings, long_seconds=()) as whole:
+    with ctrl_c(), _set(folder, settings, long_seconds=()) as whole:
         chosen = _few(whole, QUICK_CLIPS[mode]) if quick and folder is None else whole
         if mode == "ab":
             pairs = pairs or (QUICK_PAIRS if quick else PAIRS)
@@ -212,7 +218,7 @@ def _evaluated(report: Report, chosen: EvalSet, settings: Settings) -> None:
     from dropscribe.bench import evaluate, running
     from dropscribe.bench.report import measured
 
-    with running.loaded(settings, say) as held, Reader(settings.reader) as reader, _status() as show:
+    with running.loaded(settings, say) as held, Reader(settings.reader) as reader, status_line() as show:
         report.machine = held.machine
         report.summary["model_load_s"] = held.load_s
         plan = pipeline.plan_for(settings, held.model)
@@ -251,7 +257,7 @@ def _ladder(
     if len(configurations) == 1:
         say("nothing is varied: only the base is measured; see --models and --vary")
     configuration.check_models(configurations)
-    with running.holding_gpu(say), Reader(configurations[0].settings.reader) as reader, _status() as show:
+    with running.holding_gpu(say), Reader(configurations[0].settings.reader) as reader, status_line() as show:
         parts = bench.ladder(report, configurations, chosen, reader, rounds=rounds, guard=guard, say=show)
         measured(report, parts, say)
     if (fastest := report.summary.get("fastest_seen", "base")) != "base":
@@ -279,7 +285,7 @@ def _pairs(
     if first == configuration.configured("A", b, with_flags):
         say("A and B are the same: this shows how often chance alone finds a winner")
     configuration.check_models([first, second])
-    with running.holding_gpu(say), Reader(first.settings.reader) as reader, _status() as show:
+    with running.holding_gpu(say), Reader(first.settings.reader) as reader, status_line() as show:
         parts = bench.side_by_side(report, first, second, chosen, reader, pairs=pairs, guard=guard, say=show)
         measured(report, parts, say)
     return report
@@ -327,29 +333,6 @@ def _leave(report: Report, *, failed: bool) -> None:
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(1 if failed else 0)
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[None]:
-    """Ctrl-C before there is anything to keep: leave with the usual status."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _text: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status("") as status:
-        yield lambda text: status.update(escape(text))
 
 
 def _counted(show: Callable[[str], None], done: str) -> Callable[[str, float], None]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dropscribe.cli_common import ConfigOption, JsonOption, ModelOption, load, say
+from dropscribe.cli_common import (
+    INTERRUPTED,
+    ConfigOption,
+    JsonOption,
+    ModelOption,
+    OutputOption,
+    ctrl_c,
+    load,
+    say,
+    status_line,
+)
 from dropscribe.settings import MAX_BATCH_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from dropscribe.asr.model import Model
     from dropscribe.asr.selfcheck import Verdict
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     from dropscribe.bench.sweep import Chunks
     from dropscribe.settings import Settings
 
-INTERRUPTED = 130
 QUICK_SECONDS = 4.0  # of each recording, for latencies
 
 QuickOption = Annotated[
@@ -29,9 +37,6 @@ QuickOption = Annotated[
 ]
 AudioOption = Annotated[
     list[Path] | None, typer.Option("--audio", metavar="FILE", help="Speech to measure with; may be repeated.")
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write the JSON document there too.")
 ]
 PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.")]
 
@@ -85,7 +90,7 @@ def sweep(
         "num_chunks": num_chunks or (6 if quick else 24),
         "rounds": rounds or (2 if quick else 3),
     }
-    with _ctrl_c():
+    with ctrl_c():
         settings, recordings = _prepared(config, model, audio, output, plot, quick=quick)
         report, applied = _sweep(settings, recordings, options, apply=apply)
         from dropscribe.bench.report import deliver
@@ -128,7 +133,7 @@ def anatomy(
         "repeats": repeats or (10 if quick else 30),
         "rounds": rounds or (1 if quick else 3),
     }
-    with _ctrl_c():
+    with ctrl_c():
         settings, recordings = _prepared(config, model, audio, output, plot, quick=quick)
         report = _anatomy(settings, recordings, options, quick=quick)
         from dropscribe.bench.report import deliver
@@ -154,7 +159,7 @@ def _sweep(
         count=options["num_chunks"],
     )
     report = Report("sweep", bench.COLUMNS, options={"audio": [one.name for one in recordings], **options})
-    with running.loaded(settings, say) as held, _progress() as progress:
+    with running.loaded(settings, say) as held, status_line() as progress:
         report.machine = held.machine
         _check_chunks(chunks, options, held.model, settings)
         verdict = _verdict(held.model, progress) if decoder == "batched" else None
@@ -184,7 +189,7 @@ def _anatomy(settings: Settings, recordings: Sequence[Recording], options: dict[
     from dropscribe.pipeline import longest_segment
 
     report = Report("anatomy", bench.COLUMNS, options={"audio": [one.name for one in recordings], **options})
-    with running.loaded(settings, say) as held, _progress() as progress:
+    with running.loaded(settings, say) as held, status_line() as progress:
         report.machine = held.machine
         most = longest_segment(settings, held.model)
         if quick:
@@ -309,27 +314,3 @@ def _numbers(text: str, option: str, *, most: int) -> list[int]:
     if not numbers or not all(1 <= number <= most for number in numbers):
         raise typer.BadParameter(f"{text!r}: give numbers from 1 to {most}, such as 1,2,4", param_hint=option)
     return list(dict.fromkeys(numbers))
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[None]:
-    """Ctrl-C before there is anything to keep: leave with the usual status."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being measured, if that is a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda _text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update

@@ -29,8 +29,12 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="NAME_OR_DIR", help="Hugging Face id or local directory.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Write the JSON document there too.")
+]
 JsonLinesOption = Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")]
 
+INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 
 FormatOption = Annotated[
     list[str] | None,
@@ -160,6 +164,29 @@ def progress(files: int) -> Iterator[Callable[[str, float], None] | None]:
             shown.update(task, description=f"{done:.0f} s of audio transcribed, at {Path(file).name}")
 
         yield on_progress
+
+
+@contextmanager
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C before there is anything to keep: leave with the usual status."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("") as status:
+        yield lambda text: status.update(escape(text))
 
 
 def say_waiting(holder: str) -> None:
