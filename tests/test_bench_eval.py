@@ -360,6 +360,7 @@ def test_ctrl_c_keeps_the_files_that_are_whole(spoken: Path, held: running.Loade
     # whether the third was known to be at its end already is a matter of threads
     assert [row["file"] for row in report.summary["files"]][:2] == [entry.file for entry in made.entries[:2]]
     assert report.rows[0]["wer"] == 0.0
+    assert report.summary["wall_s"] > sum(row["time_s"] for row in report.summary["files"]) / 2, "the cut batch counts"
 
 
 def a_run(made: str, errors: list[int], kind: str = "short") -> dict[str, Any]:

@@ -64,15 +64,17 @@ def go(
     mx.synchronize()
     started = time.perf_counter()
     files = [file for _, file in over.files]
-    for _, timing, _ in batch.decoded(
-        settings, model, plan, reader, files, on_progress=on_progress, prefill_step=prefill_step
-    ):
-        mx.synchronize()
+    try:
+        for _, timing, _ in batch.decoded(
+            settings, model, plan, reader, files, on_progress=on_progress, prefill_step=prefill_step
+        ):
+            mx.synchronize()
+            over.timing.add(timing)
+            over.timing.syncs += timing.syncs
+            over.timing.peak_memory_bytes = max(over.timing.peak_memory_bytes, timing.peak_memory_bytes)
+            yield
+    finally:
         over.wall_s = time.perf_counter() - started
-        over.timing.add(timing)
-        over.timing.syncs += timing.syncs
-        over.timing.peak_memory_bytes = max(over.timing.peak_memory_bytes, timing.peak_memory_bytes)
-        yield
 
 
 def a_pass(folder: Path, entries: Sequence[Entry], model: Model) -> Pass:

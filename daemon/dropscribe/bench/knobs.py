@@ -179,7 +179,7 @@ def _fill(report: Report, measured: Sequence[_Measured], guard: float) -> None:
     rows = [_row(one, base, guard) for one in measured if one.runs or one.failure]
     report.rows = rows
     report.audio_seconds = next((run.audio_s for one in measured for run in one.runs.values()), None)
-    accepted = [row for row in rows if row["state"] == "ok" and (row["x_base_min"] or 0) > 1]
+    accepted = [row for row in rows if row["state"] == "ok" and row["runs"] > 1 and (row["x_base_min"] or 0) > 1]
     report.summary["fastest_seen"] = (
         max(accepted, key=lambda row: row["x_base"])["configuration"] if accepted else "base"
     )
