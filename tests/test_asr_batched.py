@@ -111,6 +111,19 @@ def test_a_row_that_outgrows_its_class_of_blocks_moves_to_another_lane_and_says_
     assert timing.forwards > timing.steps, "several lanes, several forwards a step"
 
 
+def test_an_empty_slot_that_runs_past_the_end_of_its_block_touches_nobody() -> None:
+    model = random_model("fp32")
+    shape, step = model.decoder.shape, logits_step(model.decoder)
+    blocks = [mx.random.normal((3, shape.kv_heads, 64, shape.head_dim)) for _ in range(2 * shape.layers)]
+    before = [np.array(block) for block in blocks]
+    offsets = mx.array([5, 1000, 9], mx.int32)
+    tokens = mx.zeros((3, 1), mx.int32)
+    _, _, keys, values = step(tokens, offsets, blocks[: shape.layers], blocks[shape.layers :])
+    for held, was in zip([*keys, *values], before, strict=True):
+        changed = {(int(slot), int(at)) for slot, _, at, _ in np.argwhere(np.array(held) != was)}
+        assert changed == {(0, 5), (1, 63), (2, 9)}
+
+
 def test_the_self_check_finds_every_candidate_exact_on_the_cpu() -> None:
     verdict = selfcheck.check(quick(), candidates=(2, 4), longest=300)
     assert verdict.failure is None

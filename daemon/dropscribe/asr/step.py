@@ -40,6 +40,24 @@ def causal_mask(offsets: mx.array, length: int, block: int) -> mx.array:
     return (mx.arange(block)[None, None] <= queries[:, :, None])[:, None]
 
 
+def places(offsets: mx.array, held: mx.array) -> mx.array:
+    """Where each slot of ``held [S, KV, C, hd]`` writes next, as ``write`` takes it; the same for all layers.
+
+    MLX writes where it is told, also past the end. A live row's position is never there; an empty slot's runs on, and
+    may spoil the last position of its own block.
+    """
+    slots, kv_heads, block, head_dim = held.shape
+    at = mx.minimum(offsets, block - 1)
+    return at if slots == 1 else mx.broadcast_to(at[:, None, None, None], (slots, kv_heads, 1, head_dim))
+
+
+def write(held: mx.array, new: mx.array, at: mx.array) -> mx.array:
+    """``held [S, KV, C, hd]`` with ``new [S, KV, 1, hd]`` at ``places``; in place where nobody else holds it."""
+    if held.shape[0] == 1:
+        return mx.slice_update(held, new, at, axes=(2,))
+    return mx.put_along_axis(held, at, new, axis=2)
+
+
 @dataclass
 class SlotState:
     """What S slots carry from step to step; ``keys`` and ``values`` hold one ``[S, KV, C, hd]`` a layer."""
@@ -71,10 +89,7 @@ def _longer(block: mx.array, more: int) -> mx.array:
 
 
 def logits_step(decoder: TextDecoder) -> Step:
-    """``step(tokens [S, 1], offsets [S], keys, values) → (logits [S, V], offsets + 1, keys, values)``, compiled.
-
-    Every offset must lie inside the block: with one slot MLX writes where it is told, also past the end.
-    """
+    """``step(tokens [S, 1], offsets [S], keys, values) → (logits [S, V], offsets + 1, keys, values)``, compiled."""
 
     def step(tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]) -> State:
         return _step(decoder, tokens, offsets, keys, values)
@@ -106,22 +121,17 @@ def most_likely(logits: mx.array) -> mx.array:
 def _step(
     decoder: TextDecoder, tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]
 ) -> State:
-    slots, block = tokens.shape[0], keys[0].shape[2]
-    seen = causal_mask(offsets, 1, block)  # [S, 1, 1, C]
-    here = (mx.arange(block)[None] == offsets[:, None])[:, None, :, None]  # [S, 1, C, 1]
+    seen = causal_mask(offsets, 1, keys[0].shape[2])  # [S, 1, 1, C]
+    at = places(offsets, keys[0])
     scale = decoder.shape.head_dim**-0.5
     new_keys: list[mx.array] = []
     new_values: list[mx.array] = []
 
-    def store(block: mx.array, new: mx.array) -> mx.array:
-        # One slot writes in place; several write at different positions: each over its whole block, as one operation.
-        return mx.slice_update(block, new, offsets, axes=(2,)) if slots == 1 else mx.where(here, new, block)
-
     def attend(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
-        at = len(new_keys)
-        new_keys.append(store(keys[at], k))
-        new_values.append(store(values[at], v))
-        return mx.fast.scaled_dot_product_attention(q, new_keys[at], new_values[at], scale=scale, mask=seen)
+        layer = len(new_keys)
+        new_keys.append(write(keys[layer], k, at))
+        new_values.append(write(values[layer], v, at))
+        return mx.fast.scaled_dot_product_attention(q, new_keys[layer], new_values[layer], scale=scale, mask=seen)
 
     x = decoder.embedding(tokens)  # [S, 1, D]
     for layer in decoder.layers:

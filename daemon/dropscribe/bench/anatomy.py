@@ -147,7 +147,6 @@ def _floor(decoder: TextDecoder, slots: int, context: int, seconds: float, bytes
         "operations_by_name": dict(nodes.most_common()),
         "weight_bytes": moved.weights,
         "attention_bytes": moved.attention,
-        "rewrite_bytes": moved.rewrite,
         "bytes_per_token": moved.total / slots,
         "floor_ms": floor * 1000,
         "times_floor": seconds / floor,

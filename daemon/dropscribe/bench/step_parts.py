@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from dropscribe.asr.sampling import Options, make_sampler
-from dropscribe.asr.step import causal_mask, greedy_step, most_likely
+from dropscribe.asr.step import causal_mask, greedy_step, most_likely, places, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,15 +136,10 @@ def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
     mx.eval(q, k, seen)
 
     def masks(offsets: mx.array) -> Any:
-        return causal_mask(offsets, 1, context), _here(offsets, context)
+        return causal_mask(offsets, 1, context), places(offsets, blocks.keys[0])
 
-    here = _here(blocks.offsets, context)
-
-    def write(k: mx.array, here: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]) -> Any:
-        def store(block: mx.array) -> mx.array:
-            return mx.slice_update(block, k, offsets, axes=(2,)) if slots == 1 else mx.where(here, k, block)
-
-        return [store(block) for block in keys], [store(block) for block in values]
+    def written_blocks(k: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array]) -> Any:
+        return [write(block, k, at) for block in keys], [write(block, k, at) for block in values]
 
     def attention(q: mx.array, seen: mx.array, keys: list[mx.array], values: list[mx.array]) -> mx.array:
         for key, value in zip(keys, values, strict=True):  # one waits for the other, as in the step
@@ -152,10 +147,13 @@ def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
         return q
 
     own = Blocks.make(decoder, slots, context)
-    compiled_write = mx.compile(write)
+    compiled_write = mx.compile(written_blocks)
+
+    at = places(own.offsets, own.keys[0])
+    mx.eval(at)
 
     def written() -> None:
-        own.keys, own.values = compiled_write(k, here, own.offsets, own.keys, own.values)
+        own.keys, own.values = compiled_write(k, at, own.keys, own.values)
         mx.eval(own.keys, own.values)
 
     return [
@@ -163,10 +161,6 @@ def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
         Timed("key/value write", written),
         _part("attention", attention, q, seen, blocks.keys, blocks.values),
     ]
-
-
-def _here(offsets: mx.array, context: int) -> mx.array:
-    return (mx.arange(context)[None] == offsets[:, None])[:, None, :, None]  # [S, 1, C, 1]
 
 
 def _part(name: str, function: Callable[..., Any], *arguments: Any) -> Timed:
@@ -238,12 +232,11 @@ class StepBytes:
 
     weights: int  # read once for all slots
     attention: int  # keys and values of all positions of the blocks, read
-    rewrite: int  # blocks written anew for one more position: read and written
 
     @property
     def total(self) -> int:
-        """All three."""
-        return self.weights + self.attention + self.rewrite
+        """Both."""
+        return self.weights + self.attention
 
 
 def step_bytes(decoder: TextDecoder, slots: int, context: int) -> StepBytes:
@@ -258,7 +251,7 @@ def step_bytes(decoder: TextDecoder, slots: int, context: int) -> StepBytes:
     looked_up = slots * sum(array.nbytes // array.shape[0] for array in embedding)
     weights = layers + decoder.norm.nbytes + sum(array.nbytes for array in head) + looked_up
     blocks = 2 * shape.layers * slots * shape.kv_heads * context * shape.head_dim * decoder.dtype.size
-    return StepBytes(weights, blocks, 0 if slots == 1 else 2 * blocks)
+    return StepBytes(weights, blocks)
 
 
 def bandwidth(megabytes: int, repeats: int, *, rows_first: bool) -> dict[str, float]:
