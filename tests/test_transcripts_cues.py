@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from typing import Any
 
 import pytest
@@ -188,6 +189,22 @@ def test_any_text_and_any_times_make_cues_in_order_within_the_audio(rows: list[S
     )
     if total > 2000:
         assert all(len(lines(cue.text)) <= 2 for cue in found)
+
+
+@pytest.mark.parametrize(
+    "text", ["1<2 and 3>2", "a < b > c", "a <1> b", "a <_x> b", "a <b> c</b>", "{\\an8}a", "x <- y"]
+)
+def test_a_subrip_player_finds_no_markup_in_what_was_said(text: str) -> None:
+    """The tag pattern of ffmpeg's reader, which drops what it matches."""
+    written = subtitles.srt_text(text)
+    assert not re.search(r"<[^<>]+>|\{\\", written)
+    assert width(written) <= width(text)
+
+
+def test_a_look_alike_makes_no_third_line() -> None:
+    text = f"<{'a' * 41} <{'b' * 41}"
+    written = subtitles.srt([Cue(0, 5000, text, True, True)], 5000)
+    assert written.splitlines()[2:] == [f"‹{'a' * 41}", f"‹{'b' * 41}"]
 
 
 notices = st.lists(st.sampled_from(["[audio shorter than its file says]", "[parts]"]), max_size=2, unique=True)

@@ -2,7 +2,7 @@
 
 On the screen a cue stays a little longer than it is spoken where nothing follows at once: long enough to be read at 17
 columns a second, and a second at least. What both formats take for markup is taken out of the text: WebVTT has escapes
-for it; SubRip has none, so look-alikes stand in.
+for it; SubRip has none, so look-alikes stand in, as narrow as what they stand for: two lines stay two.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def with_notices(
 
 
 def srt_text(text: str) -> str:
-    """``text`` without what a player may take for markup or for the next cue."""
+    """``text`` without what a player may take for markup or for the next cue, and never wider."""
     text = text.replace("-->", "→")
-    text = re.sub(r"<(?=[A-Za-z/!?])", "＜", text)
-    return re.sub(r"\{(?=[\\A-Za-z])", "｛", text)
+    text = re.sub(r"<(?=[A-Za-z/!?]|[^<>]*>)", "‹", text)
+    return re.sub(r"\{(?=[\\A-Za-z])", "❴", text)
 
 
 def vtt_text(text: str) -> str:
