@@ -77,6 +77,14 @@ def test_a_failure_is_a_line_in_the_log(after: After, why: str) -> None:
     assert why in line["error"]
 
 
+def gone(pid: int) -> bool:
+    """A zombie is, too: nobody may have asked for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def test_what_it_started_goes_with_it_when_it_takes_too_long(tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time\n"
@@ -84,11 +92,12 @@ def test_what_it_started_goes_with_it_when_it_takes_too_long(tmp_path: Path) -> 
         "open(sys.argv[1], 'w').write(str(child.pid)); time.sleep(60)"
     )
     started = time.monotonic()
-    assert not run(command(script, str(tmp_path / "pid"), seconds=1.5))[0]
-    assert time.monotonic() - started < 15
+    assert not run(command(script, str(tmp_path / "pid"), seconds=5))[0]
+    assert time.monotonic() - started < 30
     pid = int((tmp_path / "pid").read_text())
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    while not gone(pid):  # killed is not yet dead
+        assert time.monotonic() - started < 50
+        time.sleep(0.05)
 
 
 # -- the supervisor's end ----------------------------------------------------------------------------------------------
