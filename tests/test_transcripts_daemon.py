@@ -19,8 +19,8 @@ import yaml
 
 from audio_making import clip
 from dropscribe import rerun
-from dropscribe.errors import DiskFull
-from dropscribe.settings import FORMATS
+from dropscribe.errors import DiskFull, ModelUnavailable
+from dropscribe.settings import FORMATS, Settings
 from real_daemon import MODEL, Place, references
 from test_transcripts_formats import strict
 from test_transcripts_golden import read_by_ffmpeg
@@ -146,6 +146,16 @@ def run_again(place: Place, model: Path, monkeypatch: pytest.MonkeyPatch) -> rer
     settings = place.settings.model_copy(update={"model": str(model)})
     (result,) = rerun.rerun(settings, [place.job("talk.wav")["id"]])
     return result
+
+
+def test_nobody_waits_for_the_gpu_with_a_wrong_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object, **__: object) -> None:
+        pytest.fail("the GPU was asked for")
+
+    monkeypatch.setattr(rerun, "GpuLock", asked)
+    settings = Settings(model=str(tmp_path / "none"), database=tmp_path / "jobs.db")
+    with pytest.raises(ModelUnavailable, match="no such directory"):
+        list(rerun.rerun(settings, [1]))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropscribe import pipeline
 from dropscribe.after import run_after
-from dropscribe.asr.model import load
+from dropscribe.asr.model import check, load
 from dropscribe.audio.client import Reader
 from dropscribe.batch import decoded
 from dropscribe.errors import DropscribeError, SourceChanged, reading_error
@@ -71,6 +71,7 @@ def rerun(
 
     Raises ``ModelError``, ``ConfigError``, and what opening the job log raises.
     """
+    check(settings.model)  # nobody should wait for the GPU with a wrong name
     with GpuLock("dropscribe jobs retry", waiting_for=waiting_for), Reader(settings.reader) as reader:
         db = open_database(settings.database)
         try:
