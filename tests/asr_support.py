@@ -443,12 +443,12 @@ def noisy_prefilled(name: str, decibels: int | None) -> Prefilled:
     return replace(start, reference=tuple(row.tokens))
 
 
-def check_slots(rows: Sequence[Prefilled], slots: int, **how: Any) -> int:
-    """Decode rows in ``slots`` slots, refilled as they fall free; every row says what it says alone. Tokens said."""
+def check_slots(rows: Sequence[Prefilled], slots: int, **how: Any) -> BatchTiming:
+    """Decode rows in ``slots`` slots, refilled as they fall free; every row says what it says alone."""
     model, timing = quick(), BatchTiming()
     line = FakeLine([row.row(at, model.eos) for at, row in enumerate(rows)])
     ended = batched(model.decoder, line, timing, slots=slots, kv_budget=1 << 20, **how)
     said = dict(lines_of(list(ended)))
     assert [at for at, row in enumerate(rows) if said[at] != row.reference] == [], f"{slots} slots"
     assert timing.syncs == timing.steps
-    return timing.generated_tokens
+    return timing

@@ -50,14 +50,9 @@ QUIET = {"deadline": None, "database": None, "suppress_health_check": list(Healt
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [2, 3, 7, 8, 16])
 def test_every_clip_gives_the_oracles_tokens_at_every_number_of_slots(slots: int) -> None:
-    rows = golden_rows("free")
-    order = list(range(len(rows)))
-    random.Random(slots).shuffle(order)  # noqa: S311 - an order, not a secret
-    model, timing = quick(), BatchTiming()
-    line = FakeLine([golden_prefilled(rows[at]).row(at, model.eos) for at in order])
-    ended = batched(model.decoder, line, timing, slots=slots, kv_budget=1 << 20, may_narrow=slots % 2 == 0)
-    said = dict(lines_of(list(ended)))
-    assert [rows[at].source for at in order if said[at] != rows[at].tokens] == []
+    rows = [golden_prefilled(row) for row in golden_rows("free")]
+    random.Random(slots).shuffle(rows)  # noqa: S311 - an order, not a secret
+    timing = check_slots(rows, slots, may_narrow=slots % 2 == 0)
     assert timing.syncs == timing.steps == timing.forwards  # one lane: one forward, one sync a step
     assert timing.decode_s > 0
 
@@ -83,7 +78,7 @@ def test_ragged_batches_with_refilled_slots_change_no_token(name: str) -> None:
 def test_clips_in_noise_give_serials_tokens_too(slots: int) -> None:
     rows = [noisy_prefilled(clip, decibels) for clip in SHORT_CLIPS for decibels in (20, 10, 0)]
     random.Random(slots).shuffle(rows)  # noqa: S311 - an order, not a secret
-    assert check_slots(rows, slots, may_narrow=True) > len(rows)
+    assert check_slots(rows, slots, may_narrow=True).generated_tokens > len(rows)
 
 
 @pytest.mark.parametrize("name", ["tiny", "fp32"])

@@ -87,7 +87,7 @@ def check_noise(number: int) -> None:
     rng = np.random.default_rng(number)
     for slots in range(2, 17):
         shuffled = [rows[at] for at in rng.permutation(len(rows))]
-        tokens = check_slots(shuffled, slots, may_narrow=bool(slots % 2))
+        tokens = check_slots(shuffled, slots, may_narrow=bool(slots % 2)).generated_tokens
         print(f"{slots} slots: {len(rows)} rows, {tokens} tokens, all as serial", flush=True)
 
 

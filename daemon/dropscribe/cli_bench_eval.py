@@ -121,10 +121,10 @@ def run(
     output: OutputOption = None,
 ) -> None:
     """Transcribe a set and give word and character error rates with their intervals."""
-    from dropscribe.bench import evaluate
+    from dropscribe.bench import evaluate, running
     from dropscribe.bench.report import Report, check_writable, deliver
 
-    settings = load(config, _model(model, quick=quick), decode={"decoder": decoder, "batch_size": batch_size})
+    settings = load(config, running.wanted(model, quick=quick), decode={"decoder": decoder, "batch_size": batch_size})
     check_writable(output)
     before = None if compare is None else evaluate.earlier(compare)
     with ctrl_c(), _set(folder, settings, long_seconds=None) as chosen:
@@ -176,13 +176,14 @@ def knobs(
 
     Keys: model, decode.* as in the settings, prefill.step; for --mode ab also delay, a share of a run's own time.
     """  # fmt: skip
+    from dropscribe.bench import running
     from dropscribe.bench.report import check_writable, deliver
 
     _check_mode(mode, ladder=bool(models or vary or rounds), pairs=bool(a or b or pairs))
     if pairs and pairs % 2:
         raise typer.BadParameter("an even number lets each go first equally often", param_hint="--pairs")
     check_writable(output)
-    chosen_model = _model(model, quick=quick)
+    chosen_model = running.wanted(model, quick=quick)
     settings = load(config, chosen_model)
 
     def with_flags(flags: Mapping[str, Any]) -> Settings:
@@ -309,12 +310,6 @@ def _few(whole: EvalSet, count: int) -> EvalSet:
     """The shortest clips: many short runs say more than few long ones."""
     shortest = sorted(whole.entries, key=lambda entry: (entry.seconds, entry.file))[:count]
     return type(whole)(whole.folder, tuple(shortest))
-
-
-def _model(model: str | None, *, quick: bool) -> str | None:
-    from dropscribe.bench import running
-
-    return model or (running.BUNDLED if quick else None)
 
 
 def _named(folder: Path | None) -> str:

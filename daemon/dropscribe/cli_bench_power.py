@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscribe.cli_common import ConfigOption, JsonOption, load, say
+from dropscribe.cli_common import INTERRUPTED, ConfigOption, JsonOption, OutputOption, load, say
 from dropscribe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def power(
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document there too.")] = None,
+    output: OutputOption = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw power over time: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Measure the power of CPU and GPU while a command runs; its exit status is kept.
@@ -74,7 +74,7 @@ def power(
             seconds = _seconds(paths, settings) if paths else audio_seconds
             report, ran = powers.measure(what, found, interval=interval, audio_seconds=seconds, say=say)
     except KeyboardInterrupt:  # before there was a command to pass it on to
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     if ran.error is not None:
         say(f"dropscribe: {what[0]}: {ran.error}")
         raise typer.Exit(ran.code)

@@ -276,7 +276,7 @@ def _prepared(
     logs.configure("warning")
     plots.check(plot)
     report.check_writable(output, plot)
-    settings = load(config, model or (running.BUNDLED if quick else None))
+    settings = load(config, running.wanted(model, quick=quick))
     if missing := next((path for path in audio or () if not path.is_file()), None):
         raise ConfigError(f"--audio {missing}: there is no such file")
     if audio:

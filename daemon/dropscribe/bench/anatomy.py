@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import numpy as np
 
+from dropscribe.asr.features import SAMPLE_RATE
 from dropscribe.bench import step_parts
 from dropscribe.bench.latency import clocked
 from dropscribe.bench.plot import Curve
@@ -47,7 +48,7 @@ def anatomy(
     the recordings are decoded for the latencies, after once unmeasured.
     """
     decoder = model.decoder
-    report.audio_seconds = sum(len(recording.samples) for recording in recordings) / 16_000
+    report.audio_seconds = sum(len(recording.samples) for recording in recordings) / SAMPLE_RATE
     progress("memory bandwidth")
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
     rates = step_parts.bandwidth(probe_megabytes, max(3, repeats // 3), rows_first=on_cpu)

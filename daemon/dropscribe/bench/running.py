@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"  # --model bundled: the tiny model of the demo
 
 
+def wanted(model: str | None, *, quick: bool) -> str | None:
+    """What ``--model`` and ``--quick`` name together; ``None``: the settings' own."""
+    return model or (BUNDLED if quick else None)
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model that is held alone, and what it took."""

@@ -28,20 +28,9 @@ class Clip:
     samples: np.ndarray  # float32 [n], 16 kHz mono
     text: str
 
-    @property
-    def seconds(self) -> float:
-        """Duration."""
-        return len(self.samples) / RATE
-
-
-def read(path: Path, settings: Settings) -> np.ndarray:
-    """All of a media file's samples, float32 ``[n]`` at 16 kHz. Raises ``MediaError`` and its kin."""
-    with Reader(settings.reader) as reader:
-        return read_with(reader, path)
-
 
 def read_with(reader: Reader, path: Path) -> np.ndarray:
-    """The same by a reader that is open already."""
+    """All of a media file's samples, float32 ``[n]`` at 16 kHz. Raises ``MediaError`` and its kin."""
     blocks = list(reader.open(os.fsencode(path)).blocks())
     return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
