@@ -1,8 +1,9 @@
 """Matrices laid out for the device that multiplies them, and the decoder layers built from them.
 
 The arithmetic is mlx-audio's Qwen3 decoder (``mlx_audio.stt.models.qwen3_asr``); what changes is where the numbers lie:
-q/k/v and gate/up are one matrix each, so that a layer is fewer and larger products, and on the CPU dense matrices are
-stored ``[in, out]``, which MLX's CPU product reads about twice as fast for the same bits.
+q/k/v and gate/up are one matrix each and queries and keys share a norm and a rotation, so that a layer is fewer and
+larger operations, and on the CPU dense matrices are stored ``[in, out]``, which MLX's CPU product reads about twice as
+fast for the same bits.
 """
 
 from __future__ import annotations
@@ -133,22 +134,21 @@ class Layer:
 
     norm_in: mx.array  # [D]
     qkv: Dense | Quantized  # D → (H + 2·KV)·hd
-    q_norm: mx.array  # [hd]
-    k_norm: mx.array  # [hd]
+    qk_norm: mx.array  # [H + KV, 1, hd]: the queries' norm for each of their heads, then the keys'
     out: Dense | Quantized  # H·hd → D
     norm_mlp: mx.array  # [D]
     gate_up: Dense | Quantized  # D → 2·I
     down: Dense | Quantized  # I → D
 
     @classmethod
-    def of(cls, layer: Any, *, rows_first: bool) -> Layer:
+    def of(cls, layer: Any, shape: TextShape, *, rows_first: bool) -> Layer:
         """From mlx-audio's ``TextDecoderLayer``."""
         attention, mlp = layer.self_attn, layer.mlp
+        norms = [(attention.q_norm.weight, shape.heads), (attention.k_norm.weight, shape.kv_heads)]
         return cls(
             norm_in=layer.input_layernorm.weight,
             qkv=fused_linear([attention.q_proj, attention.k_proj, attention.v_proj], rows_first=rows_first),
-            q_norm=attention.q_norm.weight,
-            k_norm=attention.k_norm.weight,
+            qk_norm=mx.concatenate([mx.broadcast_to(w, (heads, 1, shape.head_dim)) for w, heads in norms]),
             out=fused_linear([attention.o_proj], rows_first=rows_first),
             norm_mlp=layer.post_attention_layernorm.weight,
             gate_up=fused_linear([mlp.gate_proj, mlp.up_proj], rows_first=rows_first),
@@ -165,18 +165,18 @@ class Layer:
         """
         H, KV, hd = shape.heads, shape.kv_heads, shape.head_dim
         qkv = self.qkv(mx.fast.rms_norm(x, self.norm_in, shape.norm_eps))
-        q, k, v = mx.split(qkv, [H * hd, (H + KV) * hd], axis=-1)
-        q = mx.fast.rms_norm(_heads(q, H, hd), self.q_norm, shape.norm_eps)
-        k = mx.fast.rms_norm(_heads(k, KV, hd), self.k_norm, shape.norm_eps)
-        q = mx.fast.rope(q, hd, traditional=False, base=shape.rope_base, scale=1.0, offset=offset)
-        k = mx.fast.rope(k, hd, traditional=False, base=shape.rope_base, scale=1.0, offset=offset)
+        qk, v = mx.split(qkv, [(H + KV) * hd], axis=-1)
+        # Queries and keys together, one operation each for both: a norm with a weight also rounds first
+        qk = mx.fast.rms_norm(_heads(qk, H + KV, hd), None, shape.norm_eps) * self.qk_norm
+        qk = mx.fast.rope(qk, hd, traditional=False, base=shape.rope_base, scale=1.0, offset=offset)
+        q, k = mx.split(qk, [H], axis=1)
         x = x + self.out(_side_by_side(attend(q, k, _heads(v, KV, hd))))
         gate, up = mx.split(self.gate_up(mx.fast.rms_norm(x, self.norm_mlp, shape.norm_eps)), 2, axis=-1)
         return x + self.down(nn.silu(gate) * up)
 
     def arrays(self) -> list[mx.array]:
         """Everything that has to be in memory before the first call."""
-        norms = [self.norm_in, self.q_norm, self.k_norm, self.norm_mlp]
+        norms = [self.norm_in, self.qk_norm, self.norm_mlp]
         return norms + [a for m in (self.qkv, self.out, self.gate_up, self.down) for a in m.arrays()]
 
 
@@ -213,7 +213,7 @@ class TextDecoder:
             head = fused_linear([model.lm_head], rows_first=rows_first)
         elif rows_first and not isinstance(embedding, nn.QuantizedEmbedding):
             head = Dense(embedding.weight, None, rows_first=True)  # a second copy, read twice as fast
-        layers = tuple(Layer.of(layer, rows_first=rows_first) for layer in text.layers)
+        layers = tuple(Layer.of(layer, shape, rows_first=rows_first) for layer in text.layers)
         return cls(shape, embedding, layers, text.norm.weight, head, text.norm.weight.dtype)
 
     def logits(self, x: mx.array) -> mx.array:

@@ -47,14 +47,12 @@ def places(offsets: mx.array, held: mx.array) -> mx.array:
     may spoil the last position of its own block.
     """
     slots, kv_heads, block, head_dim = held.shape
-    at = mx.minimum(offsets, block - 1)
-    return at if slots == 1 else mx.broadcast_to(at[:, None, None, None], (slots, kv_heads, 1, head_dim))
+    at = mx.minimum(offsets, block - 1)[:, None, None, None]
+    return mx.broadcast_to(at, (slots, kv_heads, 1, head_dim))
 
 
 def write(held: mx.array, new: mx.array, at: mx.array) -> mx.array:
     """``held [S, KV, C, hd]`` with ``new [S, KV, 1, hd]`` at ``places``; in place where nobody else holds it."""
-    if held.shape[0] == 1:
-        return mx.slice_update(held, new, at, axes=(2,))
     return mx.put_along_axis(held, at, new, axis=2)
 
 
