@@ -8,7 +8,7 @@ import pytest
 
 from asr_support import Prefilled, model_named, on_cpu, pool
 from dropscribe.asr.bucketing import bucket_by_length
-from dropscribe.asr.step import SlotState, block_length, causal_mask, greedy_step, logits_step
+from dropscribe.asr.step import Attention, SlotState, block_length, causal_mask, greedy_step, logits_step
 
 on_cpu()
 STEPS = 14
@@ -140,3 +140,21 @@ def test_rows_of_equal_length_share_a_bucket_up_to_the_cap() -> None:
     assert bucket_by_length([], 3) == []
     with pytest.raises(ValueError, match="cap"):
         bucket_by_length([1], 0)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_heads_that_share_keys_may_go_as_positions_of_one(slots: int) -> None:
+    """What the CUDA backend is given; here both ways can be computed."""
+    decoder = model_named("tiny").decoder
+    shape, block = decoder.shape, 64
+    mx.random.seed(slots)
+    q = mx.random.normal((slots, shape.heads, 1, shape.head_dim))
+    keys, values = (mx.random.normal((slots, shape.kv_heads, block, shape.head_dim)) for _ in "kv")
+    seen = causal_mask(mx.arange(slots) * 7 + 3, 1, block)
+    apart = Attention(decoder, seen, grouped=False)(q, keys, values)
+    grouped = Attention(decoder, seen, grouped=True)(q, keys, values)
+    assert shape.heads > shape.kv_heads
+    assert np.array_equal(np.array(apart), np.array(grouped))
+    beyond = mx.arange(block)[None, None, :, None] > mx.arange(slots)[:, None, None, None] * 7 + 3
+    other = Attention(decoder, seen, grouped=True)(q, mx.where(beyond, 99.0, keys), mx.where(beyond, -99.0, values))
+    assert np.array_equal(np.array(grouped), np.array(other))

@@ -30,7 +30,7 @@ on_cpu()
 # of the bundled model: layers, heads, kv_heads, head_dim, hidden, intermediate, vocabulary
 L, H, KV, HD, D, I, V = 4, 4, 2, 64, 192, 384, 1024  # noqa: E741 - the field's letters
 MATRICES = {"qkv": (H + 2 * KV) * HD * D, "out": H * HD * D, "gate_up": 2 * I * D, "down": I * D}
-NORMS = 2 * D + 2 * HD
+NORMS = 2 * D + (H + KV) * HD
 
 
 def recordings(count: int = 3) -> list[Recording]:
@@ -65,7 +65,7 @@ def test_quantised_weights_count_as_they_lie_in_memory_with_their_scales() -> No
     numbers = shape.hidden * (
         (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.heads * shape.head_dim + 3 * intermediate
     )
-    norms = 2 * shape.hidden + 2 * shape.head_dim
+    norms = 2 * shape.hidden + (shape.heads + shape.kv_heads) * shape.head_dim  # q and k: one for each head
     in_four_bits = 0.5 + 8 / 64  # a half byte, and a float32 scale and bias for every 64
     head = shape.vocab * shape.hidden * in_four_bits
     looked_up = shape.hidden * in_four_bits
@@ -80,9 +80,9 @@ def test_the_graph_of_a_step_has_the_operations_the_code_asks_for() -> None:
         assert nodes["ArgReduce"] == 1
         assert nodes["Gather"] == 1  # the embedding
         assert nodes["Matmul"] + nodes["AddMM"] == 4 * L + 1 + 2 * L  # projections, head, both products of attention
-    assert one["DynamicSliceUpdate"] == 2 * L  # one slot writes keys and values in place
-    assert two["DynamicSliceUpdate"] == 0
-    assert (one["ScatterAxis"], two["ScatterAxis"]) == (0, 2 * L)  # two each at its own position, in place too
+        assert nodes["Rsqrt"] == 3 * L + 1  # norms: in, queries and keys together, mlp; and the last
+        assert nodes["ScatterAxis"] == 2 * L  # keys and values, each slot at its own position, in place
+        assert nodes["Cos"] == L  # the rotation, of both together
     assert one == step_parts.graph_operations(quick().decoder, 1, 64)
 
 

@@ -56,6 +56,33 @@ def write(held: mx.array, new: mx.array, at: mx.array) -> mx.array:
     return mx.put_along_axis(held, at, new, axis=2)
 
 
+class Attention:
+    """One new token of each slot over its block, the same mask in all layers.
+
+    MLX's CUDA backend attends under a mask in one fused operation, but from two query positions on; for one it takes
+    six. So there the query heads that share a key head go as if they were positions of one head: the same sums.
+    """
+
+    def __init__(self, decoder: TextDecoder, seen: mx.array, *, grouped: bool | None = None) -> None:
+        """``seen [S, 1, 1, C]`` as ``causal_mask`` gives it; ``grouped``: heads as positions; as the device likes."""
+        shape = decoder.shape
+        self._scale, self._kv_heads = shape.head_dim**-0.5, shape.kv_heads
+        self._grouped = mx.cuda.is_available() if grouped is None else grouped
+        if self._grouped:
+            slots, _, _, block = seen.shape
+            bias = mx.where(seen, 0.0, float(mx.finfo(decoder.dtype).min)).astype(decoder.dtype)
+            seen = mx.contiguous(mx.broadcast_to(bias, (slots, 1, shape.heads // shape.kv_heads, block)))
+        self.mask = seen
+
+    def __call__(self, q: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+        """``q [S, H, 1, hd]``, ``keys``, ``values [S, KV, C, hd]`` → ``[S, H, 1, hd]``."""
+        S, H, _, hd = q.shape
+        if self._grouped:
+            q = q.reshape(S, self._kv_heads, -1, hd)
+        out = mx.fast.scaled_dot_product_attention(q, keys, values, scale=self._scale, mask=self.mask)
+        return out.reshape(S, H, 1, hd)
+
+
 @dataclass
 class SlotState:
     """What S slots carry from step to step; ``keys`` and ``values`` hold one ``[S, KV, C, hd]`` a layer."""
@@ -119,9 +146,8 @@ def most_likely(logits: mx.array) -> mx.array:
 def _step(
     decoder: TextDecoder, tokens: mx.array, offsets: mx.array, keys: list[mx.array], values: list[mx.array]
 ) -> State:
-    seen = causal_mask(offsets, 1, keys[0].shape[2])  # [S, 1, 1, C]
+    attention = Attention(decoder, causal_mask(offsets, 1, keys[0].shape[2]))
     at = places(offsets, keys[0])
-    scale = decoder.shape.head_dim**-0.5
     new_keys: list[mx.array] = []
     new_values: list[mx.array] = []
 
@@ -129,7 +155,7 @@ def _step(
         layer = len(new_keys)
         new_keys.append(write(keys[layer], k, at))
         new_values.append(write(values[layer], v, at))
-        return mx.fast.scaled_dot_product_attention(q, new_keys[layer], new_values[layer], scale=scale, mask=seen)
+        return attention(q, new_keys[layer], new_values[layer])
 
     x = decoder.embedding(tokens)  # [S, 1, D]
     for layer in decoder.layers:

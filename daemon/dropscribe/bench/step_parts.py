@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from dropscribe.asr.sampling import Options, make_sampler
-from dropscribe.asr.step import causal_mask, greedy_step, most_likely, places, write
+from dropscribe.asr.step import Attention, causal_mask, greedy_step, most_likely, places, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,18 +132,18 @@ def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
     blocks = Blocks.make(decoder, slots, context)
     q = mx.random.normal((slots, shape.heads, 1, shape.head_dim)).astype(decoder.dtype)
     k = mx.random.normal((slots, shape.kv_heads, 1, shape.head_dim)).astype(decoder.dtype)
-    seen = causal_mask(blocks.offsets, 1, context)
-    mx.eval(q, k, seen)
+    over = Attention(decoder, causal_mask(blocks.offsets, 1, context))
+    mx.eval(q, k, over.mask)
 
     def masks(offsets: mx.array) -> Any:
-        return causal_mask(offsets, 1, context), places(offsets, blocks.keys[0])
+        return Attention(decoder, causal_mask(offsets, 1, context)).mask, places(offsets, blocks.keys[0])
 
     def written_blocks(k: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array]) -> Any:
         return [write(block, k, at) for block in keys], [write(block, k, at) for block in values]
 
-    def attention(q: mx.array, seen: mx.array, keys: list[mx.array], values: list[mx.array]) -> mx.array:
+    def attention(q: mx.array, keys: list[mx.array], values: list[mx.array]) -> mx.array:
         for key, value in zip(keys, values, strict=True):  # one waits for the other, as in the step
-            q = mx.fast.scaled_dot_product_attention(q, key, value, scale=shape.head_dim**-0.5, mask=seen)
+            q = over(q, key, value)
         return q
 
     own = Blocks.make(decoder, slots, context)
@@ -159,7 +159,7 @@ def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
     return [
         _part("masks", masks, blocks.offsets),
         Timed("key/value write", written),
-        _part("attention", attention, q, seen, blocks.keys, blocks.values),
+        _part("attention", attention, q, blocks.keys, blocks.values),
     ]
 
 
