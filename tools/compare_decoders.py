@@ -127,6 +127,7 @@ def compare_decoding(model_dir: str, clips: list[np.ndarray], arguments: argpars
             arguments.slots = sorted({*arguments.slots, plan.slots})
     for slots in arguments.slots:
         ways[f"batched {slots}"] = ours(lambda d, line, t, s=slots: batched(d, line, t, slots=s, kv_budget=kv))
+    ways = {name: run for name, run in ways.items() if name.split()[0] not in arguments.without}
     report(ways, arguments.rounds, "serial", model)
 
 
@@ -218,6 +219,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="decode every row to this many")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, nargs="+", default=[2, 4, 7, 8, 16, 32, 64])
+    parser.add_argument(
+        "--without", nargs="+", default=[], choices=["published", "bulk-sync"], help="slow ways to skip"
+    )
     parser.add_argument("--auto", action="store_true", help='and at the number of slots that decoder = "auto" takes')
     parser.add_argument("--whole", action="store_true", help="whole files, mlx-audio's generate beside")
     parser.add_argument(
