@@ -33,8 +33,8 @@ from asr_support import (
 )
 from dropscribe.asr import selfcheck
 from dropscribe.asr import step as step_module
-from dropscribe.asr.batched import batched
-from dropscribe.asr.decoders import Row
+from dropscribe.asr.batched import Lane, batched
+from dropscribe.asr.decoders import Row, serial
 from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.selfcheck import Verdict
 from dropscribe.asr.step import SlotState, block_length, causal_mask, logits_step
@@ -271,6 +271,52 @@ class Endless:
         row.budget = self.budget
         mx.eval(row.token, state.offsets, state.keys, state.values)
         return row
+
+
+def seen_slots(
+    monkeypatch: pytest.MonkeyPatch, budgets: list[int], *, kv_budget: int, may_narrow: bool
+) -> list[tuple[int, int, int]]:
+    """(rows live, slots, positions of a slot) at every step of rows with these budgets; their texts are serial's."""
+    model = random_model("fp32")
+    held: list[tuple[int, int, int]] = []
+    stage = Lane.stage
+
+    def watched(lane: Lane, step: Any) -> None:
+        held.append((len(lane.live), len(lane.rows), lane.state.block))
+        stage(lane, step)
+
+    def rows() -> list[Row]:
+        return [pool("fp32")[at % 4].row(at, frozenset(), budget) for at, budget in enumerate(budgets)]
+
+    alone = dict(lines_of(list(serial(model.decoder, FakeLine(rows()), BatchTiming()))))
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "stage", watched)
+        ended = batched(
+            model.decoder, FakeLine(rows()), BatchTiming(), slots=8, kv_budget=kv_budget, may_narrow=may_narrow
+        )
+        assert dict(lines_of(list(ended))) == alone
+    return held
+
+
+def test_long_rows_get_fewer_slots_so_that_all_slots_fit_the_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = seen_slots(monkeypatch, [10] * 9 + [150] * 3 + [10] * 32, kv_budget=600, may_narrow=True)
+    assert max(slots * block for _, slots, block in held) <= 600
+    assert held[0] == (8, 8, 64), "short rows get all slots"
+    assert {slots for _, slots, block in held if block == 256} == {2}
+    assert (8, 8, 64) in held[-20:], "and again after the long ones"
+
+
+def test_where_slots_may_not_change_long_rows_wait_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = seen_slots(monkeypatch, [10] * 9 + [150] * 3, kv_budget=600, may_narrow=False)
+    assert {slots for _, slots, _ in held} == {8}, "the number of slots is part of what the text depends on"
+    assert held[0] == (8, 8, 64)
+    assert (1, 8, 64) in held, "they wait until the last short one has ended"
+    assert (3, 8, 256) in held, "then more of them make no slot longer"
+
+
+def test_one_row_is_always_taken_by_the_true_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = seen_slots(monkeypatch, [6] * 3, kv_budget=1, may_narrow=True)
+    assert {(live, slots) for live, slots, _ in held} == {(1, 1)}
 
 
 @pytest.mark.parametrize("slots", [4, 16])

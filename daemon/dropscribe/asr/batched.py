@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from dropscribe.asr.decoders import another_fits, drain, read, share
+from dropscribe.asr.decoders import drain, read, share
 from dropscribe.asr.step import SlotState, block_length, greedy_step
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Lanes:
     """All lanes of one batch: who sits where, and whose tokens come in which order."""
 
     def __init__(self, decoder: TextDecoder, slots: int, block_classes: Sequence[int]) -> None:
-        self._decoder, self.slots, self._classes = decoder, slots, sorted(block_classes)
+        self._decoder, self.slots, self._most, self._classes = decoder, slots, slots, sorted(block_classes)
         self._lanes: dict[int, Lane] = {}
 
     @property
@@ -147,11 +147,16 @@ class Lanes:
         """A row has ended."""
         next(lane for lane in self._lanes.values() if row in lane.rows).remove(row)
 
-    def narrow(self) -> None:
-        """Halve the slots; every live row keeps one."""
-        self.slots = max(1, self.slots // 2)
+    def narrow(self, slots: int) -> None:
+        """Keep only ``slots``; every live row keeps one."""
+        self.slots = slots
         for lane in self._lanes.values():
-            lane.narrow(self.slots)
+            lane.narrow(slots)
+
+    def start_afresh(self) -> None:
+        """All slots again; only when no row is live."""
+        self._lanes.clear()
+        self.slots = self._most
 
     def stage(self, step: Step) -> None:
         """Put one more step for every slot into the graph."""
@@ -190,21 +195,22 @@ def batched(
     """Rows in ``slots`` slots, one forward a step for all of them, their tokens read one step behind.
 
     ``block_classes``: the first block length of each class within which the bits are the same on this device; ``(0,)``
-    where they always are. ``may_narrow``: as the line runs dry go on with half the slots, and half of those; only
-    where the bits are the same with fewer. A slot whose row has ended computes one token in vain, as look-ahead does.
+    where they always are. ``may_narrow``: as the line runs dry, or for rows so long that ``kv_budget`` tokens do not
+    hold every slot at their length, go on with half the slots, and half of those; only where the bits are the same with
+    fewer. A slot whose row has ended computes one token in vain, as look-ahead does.
     """
     step = greedy_step(decoder)
     lanes = Lanes(decoder, slots, block_classes)
     staged: tuple[list[Row | None], mx.array] | None = None  # slot by slot: whose tokens these are, unseen by the host
     while True:
-        if _fill(lanes, line, timing, kv_budget, staged):
+        if _fill(lanes, line, timing, kv_budget, staged, may_narrow=may_narrow):
             staged = None
         if not lanes.live:
             return
         pulse()
         started = time.perf_counter()
         if may_narrow and len(lanes.live) <= lanes.slots // 2 and line.peek(wait=False) is None:
-            lanes.narrow()
+            lanes.narrow(max(1, lanes.slots // 2))
             staged = None
         if lanes.regroup() or staged is None:
             staged = lanes.tokens()
@@ -227,16 +233,46 @@ def batched(
 
 
 def _fill(
-    lanes: Lanes, line: Line, timing: BatchTiming, kv_budget: int, staged: tuple[list[Row | None], mx.array] | None
+    lanes: Lanes,
+    line: Line,
+    timing: BatchTiming,
+    kv_budget: int,
+    staged: tuple[list[Row | None], mx.array] | None,
+    *,
+    may_narrow: bool,
 ) -> bool:
     """Give free slots to waiting rows; True if there was one."""
     placed = False
-    while another_fits(line, lanes.live, lanes.slots, kv_budget):
+    while (slots := _slots_for_next(lanes, line, kv_budget, may_narrow=may_narrow)) is not None:
         if staged is not None and not placed:
             drain(staged[1], lanes.live, timing)
         row = line.next()
         started = time.perf_counter()
+        if slots < lanes.slots:
+            lanes.narrow(slots)
         lanes.place(row)
         share(timing, [row], time.perf_counter() - started)
         placed = True
     return placed
+
+
+def _slots_for_next(lanes: Lanes, line: Line, kv_budget: int, *, may_narrow: bool) -> int | None:
+    """How many slots to go on with when the next row is taken now; ``None`` if it has to wait, or there is none.
+
+    Every slot is as long as the longest row will come to be, so that is what has to fit, not the rows' sum. One row is
+    always taken, and so is one that makes no slot longer.
+    """
+    live = lanes.live
+    if not live:
+        lanes.start_afresh()
+    need = None if len(live) >= lanes.slots else line.peek(wait=not live)
+    if need is None:
+        return None
+    block = block_length(need - 1)
+    if live and block <= block_length(max(row.kv_tokens for row in live) - 1):
+        return lanes.slots
+    held = block * max(1, lanes.count)
+    slots = lanes.slots
+    while may_narrow and slots * held > kv_budget and slots // 2 > len(live):
+        slots //= 2
+    return slots if slots * held <= kv_budget or not live else None
