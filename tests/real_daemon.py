@@ -62,9 +62,11 @@ class Place:
         self.base, self.folder, self.log = base, base / "in", base / "log"
         self.folder.mkdir()
         watch = {"path": str(self.folder), **settings.pop("watch", {})}
+        # The default would check itself first wherever it has not run before; tests/test_e2e_decoder.py lets it.
+        decode = {"decoder": "bulk-sync", **settings.pop("decode", {})}
         self.settings = Settings.model_validate({
             "model": model, "database": str(base / "jobs.db"), "watch": [watch],
-            "settle": {"quiet_seconds": quiet}, **settings,
+            "settle": {"quiet_seconds": quiet}, "decode": decode, **settings,
         })  # fmt: skip
         self.config = base / "dropscribe.toml"
         self.config.write_text(to_toml(self.settings), encoding="utf-8")

@@ -48,6 +48,7 @@ FIELDS = {
     "model_load", "warmup", "feature_s", "encode_s", "prefill_s", "decode_s", "tokens", "tokens_per_s", "syncs",
     "unique_outputs", "output_digest", "peak_memory", "min_inference", "max_inference",
 }  # fmt: skip
+BULK = {"decoder": "bulk-sync"}
 GOOD = Verdict((2, 3, 4), 3, (0,), {1: 100.0, 2: 150.0, 3: 200.0, 4: 300.0})
 
 
@@ -283,13 +284,13 @@ def test_a_newer_log_still_says_what_it_can(tmp_path: Path) -> None:
 
 
 def test_auto_uses_the_applied_size_and_a_number_overrides_it(tmp_path: Path) -> None:
-    settings = Settings.model_validate({"database": tmp_path / "jobs.db"})
+    settings = Settings.model_validate({"database": tmp_path / "jobs.db", "decode": BULK})
     assert pipeline.plan_for(settings, quick()) == Plan("bulk-sync", 6)
     apply_row(settings.database, 3, key_of(quick()))
     apply_row(settings.database, 5, "another model")
     assert pipeline.plan_for(settings, quick()) == Plan("bulk-sync", 3)
     assert pipeline.plan_for(settings, quick(), batch_size=2) == Plan("bulk-sync", 2)
-    four = Settings.model_validate({"database": settings.database, "decode": {"batch_size": 4}})
+    four = Settings.model_validate({"database": settings.database, "decode": {"batch_size": 4, **BULK}})
     assert pipeline.plan_for(four, quick()) == Plan("bulk-sync", 4)
 
 
@@ -317,7 +318,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(selfcheck, "cache_file", lambda: tmp_path / "selfcheck.json")
     monkeypatch.setattr(running, "load", lambda _name: running.Loaded(quick(), 0.5, {"device": "cpu", "model": "tiny"}))
     soundfile.write(tmp_path / "clip.wav", source("clip003"), RATE)
-    (tmp_path / "c.toml").write_text(f'database = "{tmp_path}/jobs.db"\nmodel = "bundled"\n', "utf-8")
+    (tmp_path / "c.toml").write_text(
+        f'database = "{tmp_path}/jobs.db"\nmodel = "bundled"\n[decode]\ndecoder = "bulk-sync"\n', "utf-8"
+    )
     return tmp_path
 
 
@@ -336,7 +339,7 @@ def test_the_command_prints_stores_and_applies_and_auto_follows(place: Path) -> 
     assert applied == {"key": key_of(quick()), "decoder": "bulk-sync", "batch_size": printed["summary"]["best"]}
     assert applied["batch_size"] in (1, 2)
     assert "undo it by a number for decode.batch_size" in done.stderr
-    settings = Settings.model_validate({"database": place / "jobs.db", "model": str(running.BUNDLED)})
+    settings = Settings.model_validate({"database": place / "jobs.db", "decode": BULK})
     assert pipeline.plan_for(settings, quick()).slots == applied["batch_size"]
 
 
@@ -344,10 +347,26 @@ def test_transcribe_batch_runs_with_the_applied_size(place: Path, monkeypatch: p
     from dropscribe import batch
 
     monkeypatch.setattr(batch, "load", lambda _name: quick())
-    settings = Settings.model_validate({"database": place / "jobs.db"})
+    settings = Settings.model_validate({"database": place / "jobs.db", "decode": BULK})
     apply_row(settings.database, 2, key_of(quick()))
     [result] = list(transcribe_batch(settings, [place / "clip.wav"]))
     assert (result.error_kind, result.batch_size) == (None, 2)
+
+
+def test_without_a_decoder_the_one_is_measured_that_the_settings_come_to(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selfcheck, "verdict_of", lambda *_a, **_k: GOOD)
+    config = place / "c.toml"
+    for said, decoder, sizes in (("auto", "batched", [1, 2]), ("serial", "serial", [1])):
+        config.write_text(config.read_text("utf-8").split("[decode]")[0] + f'[decode]\ndecoder = "{said}"\n', "utf-8")
+        done = command(place, "--json", "--apply")
+        assert done.exit_code == 0, done.output
+        printed = json.loads(done.stdout)
+        assert (printed["options"]["decoder"], printed["options"]["batch_sizes"]) == (decoder, sizes)
+        assert f"measuring {decoder}, which is what runs here" in done.stderr
+        assert [row["batch_size"] for row in printed["rows"]] == sizes
+    assert set(benchmarks.applied_sizes(place / "jobs.db", key_of(quick()))) <= {"batched"}, "serial has no best size"
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -433,7 +452,7 @@ def test_ctrl_c_ends_the_command_with_130_a_partial_result_and_no_mess(tmp_path:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTS_ITSELF, "bench", "sweep", "--model", "bundled", "--json", "--apply",
          "--config", str(tmp_path / "c.toml"), "--audio", str(tmp_path / "clip.wav"), "--chunk-seconds", "1",
-         "--num-chunks", "2", "--batch-sizes", "1,2", "--rounds", "2"],
+         "--num-chunks", "2", "--batch-sizes", "1,2", "--rounds", "2", "--decoder", "bulk-sync"],
         capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "TMPDIR": str(temp)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip

@@ -64,6 +64,7 @@ def transcribe_batch(
     context: str | None = None,
     on_progress: Callable[[str, float], None] | None = None,
     waiting_for: Callable[[str], None] = lambda _holder: None,
+    checking: Callable[[], None] = lambda: None,
 ) -> Iterator[FileResult]:
     """Transcribe ``paths`` in batches of up to 4 files a row side by side; results come batch by batch, in order.
 
@@ -74,7 +75,7 @@ def transcribe_batch(
     with GpuLock("dropscribe transcribe-batch", waiting_for=waiting_for), Reader(settings.reader) as reader:
         model = load(settings.model)
         request = pipeline.request_for(language, context, model)
-        plan = pipeline.plan_for(settings, model, decoder=decoder, batch_size=batch_size)
+        plan = pipeline.plan_for(settings, model, decoder=decoder, batch_size=batch_size, checking=checking)
         files = [pipeline.File(str(path), os.fsencode(path), request) for path in paths]
         for done, timing, wall in decoded(settings, model, plan, reader, files, on_progress=on_progress):
             for file in done:

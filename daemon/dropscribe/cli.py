@@ -42,6 +42,7 @@ from dropscribe.cli_common import (
     print_line,
     progress,
     say,
+    say_checking,
     say_waiting,
     to_json,
 )
@@ -177,7 +178,9 @@ def transcribe_batch_command(
     folder = None if output_dir is None else OutputFolder(output_dir)
     results: list[FileResult] = []
     with progress(len(files)) as on_progress:
-        for result in transcribe_batch(loaded, files, on_progress=on_progress, waiting_for=say_waiting):
+        for result in transcribe_batch(
+            loaded, files, on_progress=on_progress, waiting_for=say_waiting, checking=say_checking
+        ):
             if folder is not None and not result.error_kind:
                 folder.write(result.file, result.rendered(wanted))
             if jsonl:

@@ -21,6 +21,7 @@ from dropscribe.cli_common import (
     load,
     print_line,
     say,
+    say_checking,
     status_line,
 )
 from dropscribe.settings import MAX_BATCH_SIZE, load_settings
@@ -222,7 +223,7 @@ def _evaluated(report: Report, chosen: EvalSet, settings: Settings) -> None:
     with running.loaded(settings, say) as held, Reader(settings.reader) as reader, status_line() as show:
         report.machine = held.machine
         report.summary["model_load_s"] = held.load_s
-        plan = pipeline.plan_for(settings, held.model)
+        plan = pipeline.plan_for(settings, held.model, checking=say_checking)
         if plan.fallback:
             say(plan.fallback)
         parts = evaluate.evaluate(

@@ -16,6 +16,7 @@ from dropscribe.cli_common import (
     ctrl_c,
     load,
     say,
+    say_checking,
     status_line,
 )
 from dropscribe.settings import MAX_BATCH_SIZE
@@ -60,7 +61,10 @@ def sweep(
     ] = None,
     stride_seconds: Annotated[float, typer.Option(min=0, help="From chunk to chunk; 0 is the chunk's length.")] = 0.0,
     num_chunks: Annotated[int | None, typer.Option(min=1, help="How many chunks; 24 if not given.")] = None,
-    decoder: Annotated[str, typer.Option(metavar="NAME", help="bulk-sync, batched or serial.")] = "bulk-sync",
+    decoder: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="bulk-sync, batched or serial; what your settings run if not given."),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Times each size is measured; 3 if not given.")] = None,
     require_identical_output: Annotated[
         bool, typer.Option("--require-identical-output", help="Exit with 1 unless all sizes say the same.")
@@ -75,13 +79,10 @@ def sweep(
 ) -> None:
     """Measure how many rows side by side are fastest here, and that the text stays the same."""
     sizes = _numbers(batch_sizes or ("1,2,4" if quick else "1,2,4,6,8"), "--batch-sizes", most=MAX_BATCH_SIZE)
-    if decoder not in ("bulk-sync", "batched", "serial"):
+    if decoder not in (None, "bulk-sync", "batched", "serial"):
         raise typer.BadParameter("choose bulk-sync, batched or serial", param_hint="--decoder")
-    if decoder == "serial":
-        if apply:
-            raise typer.BadParameter("serial has one row and no best size; leave it out", param_hint="--apply")
-        sizes = [1]
-        say("serial decodes one row after another: the only batch size is 1")
+    if decoder == "serial" and apply:
+        raise typer.BadParameter("serial has one row and no best size; leave it out", param_hint="--apply")
     options = {
         "decoder": decoder,
         "batch_sizes": sizes,
@@ -151,7 +152,6 @@ def _sweep(
     from dropscribe.bench import sweep as bench
     from dropscribe.bench.report import Report, measured
 
-    decoder, sizes = options["decoder"], options["batch_sizes"]
     chunks = bench.cut_chunks(
         [recording.samples for recording in recordings],
         chunk_seconds=options["chunk_seconds"],
@@ -161,6 +161,11 @@ def _sweep(
     report = Report("sweep", bench.COLUMNS, options={"audio": [one.name for one in recordings], **options})
     with running.loaded(settings, say) as held, status_line() as progress:
         report.machine = held.machine
+        decoder = report.options["decoder"] = options["decoder"] or _the_one_that_runs(settings, held.model)
+        if decoder == "serial":
+            options["batch_sizes"] = report.options["batch_sizes"] = [1]
+            say("serial decodes one row after another: the only batch size is 1")
+        sizes = options["batch_sizes"]
         _check_chunks(chunks, options, held.model, settings)
         verdict = _verdict(held.model, progress) if decoder == "batched" else None
         parts = bench.sweep(
@@ -178,7 +183,7 @@ def _sweep(
         measured(report, parts, say)
         best = bench.best_size(report, verdict, settings.decode.exactness)
         report.summary["best"] = best
-        return report, _apply(report, held.model, decoder, best) if apply else None
+        return report, _apply(report, held.model, decoder, best) if apply and decoder != "serial" else None
 
 
 def _anatomy(settings: Settings, recordings: Sequence[Recording], options: dict[str, Any], *, quick: bool) -> Report:
@@ -203,6 +208,17 @@ def _anatomy(settings: Settings, recordings: Sequence[Recording], options: dict[
             progress=progress,
         )
         return measured(report, parts, say)
+
+
+def _the_one_that_runs(settings: Settings, model: Model) -> str:
+    """The schedule that the settings come to on this device."""
+    from dropscribe import pipeline
+
+    plan = pipeline.plan_for(settings, model, checking=say_checking)
+    if plan.fallback:
+        say(plan.fallback)
+    say(f"measuring {plan.decoder}, which is what runs here with these settings")
+    return plan.decoder
 
 
 def _apply(report: Report, model: Model, decoder: str, best: int | None) -> str | None:

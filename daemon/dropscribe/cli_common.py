@@ -189,6 +189,11 @@ def status_line() -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(escape(text))
 
 
+def say_checking() -> None:
+    """The first start with a model takes longer."""
+    say("finding out which decoder is fastest and exact here; once for this model, device and MLX version")
+
+
 def say_waiting(holder: str) -> None:
     """Somebody else has the GPU."""
     say(f"waiting for the GPU, which is held by {holder}")

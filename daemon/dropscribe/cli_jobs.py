@@ -29,6 +29,7 @@ from dropscribe.cli_common import (
     progress,
     record,
     say,
+    say_checking,
     say_waiting,
     to_json,
 )
@@ -240,7 +241,13 @@ def _with_model(config: Path | None, model: str, chosen: Sequence[Mapping[str, A
     logs.configure(loaded.log.level)
     done = []
     with progress(len(chosen)) as on_progress:
-        for result in rerun(loaded, [row["id"] for row in chosen], on_progress=on_progress, waiting_for=say_waiting):
+        for result in rerun(
+            loaded,
+            [row["id"] for row in chosen],
+            on_progress=on_progress,
+            waiting_for=say_waiting,
+            checking=say_checking,
+        ):
             done.append(result)
             if result.error_kind:
                 say(f"left as it was: {result.job}  {result.path} ({result.error_kind}: {result.error})")

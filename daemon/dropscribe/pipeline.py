@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dropscribe.asr import selfcheck
 from dropscribe.asr.model import PROMPT_ROOM
 from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.prompt import Request, language_name
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from dropscribe.asr.model import Model
     from dropscribe.asr.recognizer import Result
+    from dropscribe.asr.selfcheck import Verdict
     from dropscribe.audio.client import Drained, Media, Reader
     from dropscribe.audio.cuts import Piece
     from dropscribe.settings import Settings
@@ -225,12 +227,19 @@ def plan_for(
     decoder: str | None = None,
     batch_size: int | None = None,
     pulse: Callable[[], None] = lambda: None,
+    checking: Callable[[], None] = lambda: None,
 ) -> Plan:
     """The schedule for these settings on this device; ``decoder`` and ``batch_size`` override them.
 
     ``batch_size = "auto"`` is what ``bench sweep --apply`` found on this machine, if the job log has it.
     ``QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE=1`` asks for the true batch where the settings leave the choice open.
+    ``checking`` is told when the self-check has to run first, which takes seconds to minutes, once.
     """
+
+    def check(model: Model, **how: Any) -> Verdict:
+        checking()
+        return selfcheck.check(model, **how)
+
     decode = settings.decode
     wanted = decoder or decode.decoder
     if wanted == "auto" and os.environ.get("QWEN3_ASR_EXPERIMENTAL_BATCH_DECODE") == "1":
@@ -244,6 +253,7 @@ def plan_for(
         exactness=decode.exactness,
         greedy=options_of(settings).greedy,
         pulse=pulse,
+        checker=check,
     )
 
 

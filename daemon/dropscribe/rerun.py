@@ -66,6 +66,7 @@ def rerun(
     *,
     on_progress: Callable[[str, float], None] | None = None,
     waiting_for: Callable[[str], None] = lambda _holder: None,
+    checking: Callable[[], None] = lambda: None,
 ) -> Iterator[Rerun]:
     """Transcribe the files of finished jobs with ``settings.model`` and put the result in the place of what they have.
 
@@ -76,9 +77,8 @@ def rerun(
         db = open_database(settings.database)
         try:
             model = load(settings.model)
-            engine = _Engine(
-                settings, model, pipeline.plan_for(settings, model), Queue(db), _folders(settings, db.rows)
-            )
+            plan = pipeline.plan_for(settings, model, checking=checking)
+            engine = _Engine(settings, model, plan, Queue(db), _folders(settings, db.rows))
             files = [file for job_id in dict.fromkeys(job_ids) for file in _file(engine, job_id)]
             began = utcnow()
             for done, timing, wall in decoded(settings, model, engine.plan, reader, files, on_progress=on_progress):

@@ -127,7 +127,7 @@ class Scan(_Table):
 class Decode(_Table):
     """How the recognizer runs."""
 
-    decoder: DecoderName = Field(default="bulk-sync", description="auto: the fastest that is exact on this machine")
+    decoder: DecoderName = Field(default="auto", description="auto: the fastest that is exact on this machine")
     exactness: Literal["serial", "row"] = Field(
         default="serial", description="what the batched decoder promises: the bits of one row alone, or independence"
     )

@@ -113,7 +113,7 @@ class Worker:
         return model
 
     def _plan(self, model: Model) -> Plan:
-        plan = pipeline.plan_for(self.settings, model, pulse=self.pulse)
+        plan = pipeline.plan_for(self.settings, model, pulse=self.pulse, checking=lambda: log.info("self_check"))
         log.info("decoder", decoder=plan.decoder, slots=plan.slots, as_serial=plan.as_serial)
         if plan.fallback is not None:
             log.warning("decoder_fallback", reason=plan.fallback)

@@ -60,7 +60,7 @@ class Attention:
     """One new token of each slot over its block, the same mask in all layers.
 
     MLX's CUDA backend attends under a mask in one fused operation, but from two query positions on; for one it takes
-    six. So there the query heads that share a key head go as if they were positions of one head: the same sums.
+    five. So there the query heads that share a key head go as if they were positions of one head: the same sums.
     """
 
     def __init__(self, decoder: TextDecoder, seen: mx.array, *, grouped: bool | None = None) -> None:

@@ -114,6 +114,7 @@ def _configure(folder: Folder, model: Path) -> None:
         "database": folder.database,
         "watch": [{"path": folder.drop}],
         "settle": {"quiet_seconds": QUIET_SECONDS},
+        "decode": {"decoder": "bulk-sync"},  # "auto" would first find out what is exact here
     })  # fmt: skip
     folder.config.write_text(to_toml(settings), "utf-8")
     _say(f"folder      {folder.drop}")
