@@ -12,10 +12,11 @@ import pytest
 
 from asr_support import RATE, golden_rows, on_cpu, prefilled, quick, random_model, source
 from dropscribe.asr import decoders
+from dropscribe.asr import prefill as prefill_module
 from dropscribe.asr.features import log_mel
 from dropscribe.asr.layers import TextDecoder
-from dropscribe.asr.prefill import embed, prefill
-from dropscribe.asr.prompt import Request
+from dropscribe.asr.prefill import Prefiller, embed, prefill
+from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.recognizer import Recognizer, Result, Segment, _Line
 from dropscribe.asr.sampling import Options
 from dropscribe.asr.timing import BatchTiming, RowTiming
@@ -422,7 +423,9 @@ def test_leaving_early_leaves_no_thread() -> None:
 
 
 def test_a_row_needs_the_memory_its_place_was_promised() -> None:
-    line = _Line(quick(), segments_of(2), BatchTiming(), ahead=2, pulse=lambda: None)
+    line = _Line(
+        quick(), segments_of(2), BatchTiming(), ahead=2, pulse=lambda: None, prefiller=Prefiller(quick().decoder)
+    )
     for _ in range(2):
         promised = line.peek(wait=True)
         assert promised == line.next().kv_tokens
@@ -451,6 +454,58 @@ def test_a_long_prompt_in_passes_says_the_same_as_in_one() -> None:
     assert np.array(whole).argmax() == np.array(parts).argmax()
     assert (state.length, state.block) == (state2.length, state2.block) == (embeddings.shape[1], 256)
     assert all(np.allclose(np.array(a), np.array(b), atol=1e-3) for a, b in zip(state.keys, state2.keys, strict=True))
+
+
+def test_a_long_beginning_is_run_once_and_whatever_came_before_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, passes = quick(), []
+    forward = prefill_module._forward
+
+    def counted(decoder: Any, x: mx.array, blocks: Any, start: int, end: int) -> mx.array:
+        passes.append((start, end))
+        return forward(decoder, x, blocks, start, end)
+
+    monkeypatch.setattr(prefill_module, "_forward", counted)
+    audio = model.encoder.encode(log_mel(source("clip003")))
+    asked = [Request(context=f"{word} " * 60) for word in ("Zwolle", "Ghent", "Bruges")]
+    alone = {}
+    for request in [*asked, PLAIN]:
+        prefix, suffix = model.prompts.parts(request)
+        alone[request] = prefill(model.decoder, embed(model.decoder, prefix, audio, suffix))
+        mx.eval(alone[request][0], alone[request][1].keys, alone[request][1].values)
+    passes.clear()
+    prefiller = Prefiller(model.decoder)
+    for request in (asked[0], PLAIN, asked[0], asked[1], asked[0], asked[2], asked[0], asked[1]):
+        prefix, suffix = model.prompts.parts(request)
+        logits, state = prefiller.run(prefix, audio, suffix)
+        mx.eval(logits, state.keys, state.values)
+        whole, theirs = alone[request]
+        assert np.array_equal(np.array(logits), np.array(whole))
+        assert (state.length, state.block) == (theirs.length, theirs.block)
+        used = slice(0, state.length)
+        for mine, other in zip(state.keys + state.values, theirs.keys + theirs.values, strict=True):
+            assert np.array_equal(np.array(mine)[:, :, used], np.array(other)[:, :, used])
+    long = [len(model.prompts.parts(request)[0]) for request in asked]
+    assert min(long) >= prefill_module.REUSED_FROM > len(model.prompts.parts(PLAIN)[0])
+    begun = [end for start, end in passes if start == 0]
+    assert begun[0] == long[0]
+    assert begun[1] == alone[PLAIN][1].length, "a short beginning is part of its row"
+    assert begun[2:] == [long[1], long[2], long[1]], "the one that was used longest ago makes room"
+    assert sum(start in long for start, _ in passes) == 7, "every row with a long beginning starts behind it"
+
+
+def test_files_with_names_to_expect_say_the_same_in_every_schedule_and_order() -> None:
+    requests = [Request(context="Zwolle Ghent Bruges Delft " * 12), PLAIN, Request(context="budget office " * 20)]
+    segments = [
+        Segment(at, source(name), request=requests[at % 3])
+        for at, name in enumerate(("clip003", "clip000", "clip011", "clip005", "clip003", "clip001"))
+    ]
+    said: list[dict[int, tuple[int, ...]]] = []
+    for how in ({"decoder": "serial"}, {"slots": 4}, {"decoder": "batched", "slots": 3}):
+        for order in (segments, segments[::-1]):
+            results = Recognizer(quick()).transcribe(order, **how)
+            said.append({result.segment.key: result.parts[0].token_ids for result in results})
+    assert all(tokens == said[0] for tokens in said)
+    assert all(said[0].values())
 
 
 def test_audio_embeddings_stand_between_the_words() -> None:

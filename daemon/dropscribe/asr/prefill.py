@@ -1,10 +1,12 @@
 """Prompt and audio through the decoder once: first token and the row's key/value block.
 
-A row at a time, so its arithmetic cannot depend on others; the vocabulary head on the last position only.
+A row at a time, so its arithmetic cannot depend on others; the vocabulary head on the last position only. What stands
+before the audio is the same for all rows of a folder: where that is long, ``Prefiller`` computes it once.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from dropscribe.asr.layers import TextDecoder
 
 PREFILL_STEP = 2048  # positions a pass; bounds the attention's memory for long prompts
+REUSED_FROM = 64  # tokens of a prefix that is computed once; below, the copy is hardly cheaper
+KEPT_PREFIXES = 2  # at 0.6B and 512 tokens 56 MB each
 
 
 def embed(decoder: TextDecoder, prefix: np.ndarray, audio: mx.array, suffix: np.ndarray) -> mx.array:
@@ -26,20 +30,57 @@ def embed(decoder: TextDecoder, prefix: np.ndarray, audio: mx.array, suffix: np.
     return mx.concatenate([words[:a], audio.astype(words.dtype), words[a:]])[None]
 
 
-def prefill(decoder: TextDecoder, embeddings: mx.array, step: int = PREFILL_STEP) -> tuple[mx.array, SlotState]:
+class Prefiller:
+    """Runs prompts; long beginnings (system text, names and terms) once, to be copied into every row.
+
+    Whether a beginning is reused depends on its length alone. Run apart from what follows it may round differently (on
+    the CPU it does not), so a row must not depend on whether somebody asked for the same before.
+    """
+
+    def __init__(self, decoder: TextDecoder, step: int = PREFILL_STEP) -> None:
+        """``step``: positions a pass."""
+        self._decoder, self._step = decoder, step
+        self._kept: OrderedDict[bytes, SlotState] = OrderedDict()
+
+    def run(self, prefix: np.ndarray, audio: mx.array, suffix: np.ndarray) -> tuple[mx.array, SlotState]:
+        """``prefix [a]`` and ``suffix [b]`` int32, ``audio [N, D]``: logits of the first token ``[1, V]`` and state."""
+        embeddings = embed(self._decoder, prefix, audio, suffix)
+        return prefill(self._decoder, embeddings, self._step, self._known(prefix))
+
+    def _known(self, ids: np.ndarray) -> SlotState | None:
+        if len(ids) < REUSED_FROM:
+            return None
+        key = ids.tobytes()
+        if key not in self._kept:
+            _, state = prefill(self._decoder, self._decoder.embedding(mx.array(ids))[None], self._step)
+            mx.eval(state.keys, state.values)
+            self._kept[key] = state
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT_PREFIXES:
+            self._kept.popitem(last=False)
+        return self._kept[key]
+
+
+def prefill(
+    decoder: TextDecoder, embeddings: mx.array, step: int = PREFILL_STEP, known: SlotState | None = None
+) -> tuple[mx.array, SlotState]:
     """Run a prompt.
 
-    ``embeddings [1, L, D]``. Returns the logits of the first token ``[1, V]`` and the row's state with room for the
-    first decode step; nothing is evaluated beyond the last pass. The same prompt is always cut the same way.
+    ``embeddings [1, L, D]``; ``known``: state of its first positions, which are left out. Returns the logits of the
+    first token ``[1, V]`` and the row's state with room for the first decode step; nothing is evaluated beyond the last
+    pass. The same prompt is always cut the same way.
     """
     L = embeddings.shape[1]
     shape = decoder.shape
-    C = block_length(L)
-    blocks = [
-        [mx.zeros((1, shape.kv_heads, C, shape.head_dim), decoder.dtype) for _ in range(shape.layers)] for _ in "kv"
-    ]
+    C, first = block_length(L), 0 if known is None else known.length
+    if known is None:
+        size = (1, shape.kv_heads, C, shape.head_dim)
+        blocks = [[mx.zeros(size, decoder.dtype) for _ in range(shape.layers)] for _ in "kv"]
+    else:  # copies: the next row starts from it, too
+        more = [(0, 0), (0, 0), (0, C - known.block), (0, 0)]
+        blocks = [[mx.pad(array, more) for array in arrays] for arrays in (known.keys, known.values)]
     last = embeddings
-    for start in range(0, L, step):
+    for start in range(first, L, step):
         end = min(start + step, L)
         last = _forward(decoder, embeddings[:, start:end], blocks, start, end)
         if end < L:

@@ -21,7 +21,7 @@ from dropscribe.asr.batched import batched
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import SAMPLE_RATE, log_mel
 from dropscribe.asr.plan import DEFAULT_ROWS, Plan
-from dropscribe.asr.prefill import PREFILL_STEP, embed, prefill
+from dropscribe.asr.prefill import PREFILL_STEP, Prefiller
 from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.sampling import Options, make_sampler
 from dropscribe.asr.step import most_likely
@@ -118,7 +118,7 @@ class Recognizer:
 
     def __init__(self, model: Model, *, prefill_step: int = PREFILL_STEP) -> None:
         """``prefill_step``: positions a prefill pass; for measurements, since it may change a text's last bits."""
-        self.model, self._prefill_step = model, prefill_step
+        self.model, self._prefiller = model, Prefiller(model.decoder, prefill_step)
         mx.set_cache_limit(CACHE_LIMIT_BYTES["cpu" if mx.default_device().type == mx.DeviceType.cpu else "gpu"])
 
     def transcribe(
@@ -144,7 +144,7 @@ class Recognizer:
         """
         timing = BatchTiming() if timing is None else timing
         options = options or Options()
-        line = _Line(self.model, segments, timing, ahead=slots + 2, pulse=pulse, prefill_step=self._prefill_step)
+        line = _Line(self.model, segments, timing, ahead=slots + 2, pulse=pulse, prefiller=self._prefiller)
         mx.reset_peak_memory()
         try:
             rows = self._rows(line, timing, Plan(decoder, slots, tuple(block_classes), may_narrow), kv_budget, options)
@@ -278,9 +278,9 @@ class _Line:
         *,
         ahead: int,
         pulse: Callable[[], None],
-        prefill_step: int = PREFILL_STEP,
+        prefiller: Prefiller,
     ) -> None:
-        self._model, self._timing, self.pulse, self._prefill_step = model, timing, pulse, prefill_step
+        self._model, self._timing, self.pulse, self._prefiller = model, timing, pulse, prefiller
         self.open: dict[int, _Pending] = {}  # whose rows have been started and which have given no result
         self._made: queue.Queue[_Ready | BaseException | None] = queue.Queue(maxsize=ahead)
         self._front: collections.deque[_Ready] = collections.deque()
@@ -329,7 +329,7 @@ class _Line:
             total.encode_s += timing.encode_s
         started = time.perf_counter()
         prefix, suffix = model.prompts.parts(ready.request)
-        logits, state = prefill(model.decoder, embed(model.decoder, prefix, audio, suffix), self._prefill_step)
+        logits, state = self._prefiller.run(prefix, audio, suffix)
         token = most_likely(logits)
         mx.eval(token, state.keys, state.values)
         timing.prefill_s, timing.prompt_tokens = time.perf_counter() - started, state.length
