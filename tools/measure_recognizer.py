@@ -3,6 +3,7 @@
 
     python tools/measure_recognizer.py MODEL encoder CLIPS [--minutes 0.5 2 5 8 20]   encoder seconds by length
     python tools/measure_recognizer.py MODEL files CLIPS [--rounds 3]                 whole clips, serial and bulk-sync
+    python tools/measure_recognizer.py MODEL prefixes CLIPS [--rounds 3]              names to expect, run once or each time
 
 CLIPS is a folder of audio files. Prints one JSON object a line; figures are medians with their minimum and maximum.
 """
@@ -23,6 +24,7 @@ from mlx_audio.stt.utils import load_model
 
 from dropscribe.asr.features import log_mel
 from dropscribe.asr.model import load
+from dropscribe.asr.prefill import Prefiller, embed, prefill
 from dropscribe.asr.recognizer import Recognizer, Segment
 from dropscribe.asr.timing import BatchTiming
 
@@ -125,10 +127,42 @@ def measure_files(model_dir: str, clips: list[np.ndarray], rounds: int) -> None:
         print(json.dumps(row), flush=True)
 
 
+def measure_prefixes(model_dir: str, rounds: int) -> None:
+    """Prefill of a row behind a beginning of so many tokens: run with the row, and copied."""
+    model = load(model_dir)
+    decoder, words = model.decoder, np.random.default_rng(1)
+    prefiller = Prefiller(decoder)
+    for length in (64, 128, 256, 480):
+        for audio_seconds in (5, 30):
+            prefix, suffix = (words.integers(0, 900, n, dtype=np.int32) for n in (length, 6))
+            audio = (0.3 * mx.random.normal((13 * audio_seconds, decoder.shape.hidden))).astype(decoder.dtype)
+            mx.eval(audio)
+
+            def each_time(
+                prefix: np.ndarray = prefix, audio: mx.array = audio, suffix: np.ndarray = suffix
+            ) -> mx.array:
+                logits, state = prefill(decoder, embed(decoder, prefix, audio, suffix))
+                mx.eval(logits, state.keys, state.values)
+                return logits
+
+            def copied(prefix: np.ndarray = prefix, audio: mx.array = audio, suffix: np.ndarray = suffix) -> mx.array:
+                logits, state = prefiller.run(prefix, audio, suffix)
+                mx.eval(logits, state.keys, state.values)
+                return logits
+
+            same = bool(mx.array_equal(each_time(), copied()))
+            pairs = [(timed(each_time)[0], timed(copied)[0]) for _ in range(rounds)]
+            row = {
+                "prefix_tokens": length, "audio_seconds": audio_seconds, "each_time_s": spread([a for a, _ in pairs]),
+                "copied_s": spread([b for _, b in pairs]), "ratio": spread([a / b for a, b in pairs]), "same_bits": same,
+            }  # fmt: skip
+            print(json.dumps(row), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("what", choices=["encoder", "files"])
+    parser.add_argument("what", choices=["encoder", "files", "prefixes"])
     parser.add_argument("clips", type=Path)
     parser.add_argument("--minutes", type=float, nargs="+", default=[0.5, 2, 5, 8, 20])
     parser.add_argument("--dense-up-to", type=float, default=8, help="minutes; the dense mask is quadratic")
@@ -138,6 +172,8 @@ def main() -> None:
     clips = [sf.read(p, dtype="float32")[0] for p in paths]
     if arguments.what == "encoder":
         measure_encoder(arguments.model, clips, arguments.minutes, arguments.rounds, arguments.dense_up_to)
+    elif arguments.what == "prefixes":
+        measure_prefixes(arguments.model, arguments.rounds)
     else:
         measure_files(arguments.model, clips, arguments.rounds)
 
