@@ -3,7 +3,7 @@
 
     python tools/measure_recognizer.py MODEL encoder CLIPS [--minutes 0.5 2 5 8 20]   encoder seconds by length
     python tools/measure_recognizer.py MODEL files CLIPS [--rounds 3]                 whole clips, serial and bulk-sync
-    python tools/measure_recognizer.py MODEL prefixes CLIPS [--rounds 3]              names to expect, run once or each time
+    python tools/measure_recognizer.py MODEL prefixes CLIPS [--rounds 3]              long prompts, run once or each time
 
 CLIPS is a folder of audio files. Prints one JSON object a line; figures are medians with their minimum and maximum.
 """
@@ -138,15 +138,15 @@ def measure_prefixes(model_dir: str, rounds: int) -> None:
             audio = (0.3 * mx.random.normal((13 * audio_seconds, decoder.shape.hidden))).astype(decoder.dtype)
             mx.eval(audio)
 
-            def each_time(
-                prefix: np.ndarray = prefix, audio: mx.array = audio, suffix: np.ndarray = suffix
-            ) -> mx.array:
-                logits, state = prefill(decoder, embed(decoder, prefix, audio, suffix))
+            parts = (prefix, audio, suffix)
+
+            def each_time(parts: tuple[Any, Any, Any] = parts) -> mx.array:
+                logits, state = prefill(decoder, embed(decoder, *parts))
                 mx.eval(logits, state.keys, state.values)
                 return logits
 
-            def copied(prefix: np.ndarray = prefix, audio: mx.array = audio, suffix: np.ndarray = suffix) -> mx.array:
-                logits, state = prefiller.run(prefix, audio, suffix)
+            def copied(parts: tuple[Any, Any, Any] = parts) -> mx.array:
+                logits, state = prefiller.run(*parts)
                 mx.eval(logits, state.keys, state.values)
                 return logits
 
@@ -154,7 +154,8 @@ def measure_prefixes(model_dir: str, rounds: int) -> None:
             pairs = [(timed(each_time)[0], timed(copied)[0]) for _ in range(rounds)]
             row = {
                 "prefix_tokens": length, "audio_seconds": audio_seconds, "each_time_s": spread([a for a, _ in pairs]),
-                "copied_s": spread([b for _, b in pairs]), "ratio": spread([a / b for a, b in pairs]), "same_bits": same,
+                "copied_s": spread([b for _, b in pairs]), "ratio": spread([a / b for a, b in pairs]),
+                "same_bits": same,
             }  # fmt: skip
             print(json.dumps(row), flush=True)
 
