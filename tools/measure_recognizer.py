@@ -3,7 +3,7 @@
 
     python tools/measure_recognizer.py MODEL encoder CLIPS [--minutes 0.5 2 5 8 20]   encoder seconds by length
     python tools/measure_recognizer.py MODEL files CLIPS [--rounds 3]                 whole clips, serial and bulk-sync
-    python tools/measure_recognizer.py MODEL prefixes CLIPS [--rounds 3]              long prompts, run once or each time
+    python tools/measure_recognizer.py MODEL prefixes CLIPS [--rounds 3]              long prompts, once or each time
 
 CLIPS is a folder of audio files. Prints one JSON object a line; figures are medians with their minimum and maximum.
 """
