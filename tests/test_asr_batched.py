@@ -7,6 +7,7 @@ import json
 import os
 import random
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -162,7 +163,7 @@ def test_the_causal_mask_of_a_batch_lets_each_row_see_its_own_past_and_itself() 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
-GOOD = Verdict((2, 4, 8), 4, (0,), {1: 100.0, 2: 150.0, 4: 300.0, 8: 500.0})
+GOOD = Verdict((2, 4, 8), 4, (0,), {1: 100.0, 2: 150.0, 4: 300.0, 8: 500.0}, positions=1 << 20)
 
 
 def plan_of(verdict: Verdict, tmp_path: Path, **asked: Any) -> Plan:
@@ -231,13 +232,28 @@ def test_a_check_that_ran_out_of_time_goes_on_at_the_next_start_and_comes_to_an_
     path, now = tmp_path / "c.json", iter(range(0, 100_000, 1000))  # every look at the clock finds the budget spent
 
     def checker(model: Any, **how: Any) -> Verdict:
-        return selfcheck.check(model, candidates=(2, 3, 4), longest=200, clock=lambda: float(next(now)), **how)
+        return selfcheck.check(model, candidates=(2, 3, 4), clock=lambda: float(next(now)), **how)
 
-    seen = [selfcheck.verdict_of(quick(), path, checker=checker) for _ in range(3)]
+    seen = [selfcheck.verdict_of(quick(), path, longest=200, checker=checker) for _ in range(3)]
     assert [verdict.exact_slots for verdict in seen] == [(2,), (2, 3), (2, 3, 4)]
     assert [verdict.serial_equal_slots for verdict in seen] == [2, 3, 4]
     assert [verdict.unchecked for verdict in seen] == [(3, 4), (4,), ()]
-    assert selfcheck.verdict_of(quick(), path, checker=refuse) == seen[-1]
+    assert selfcheck.verdict_of(quick(), path, longest=200, checker=refuse) == seen[-1]
+    assert selfcheck.verdict_of(quick(), path, longest=100, checker=refuse) == seen[-1], "shorter rows are checked too"
+
+
+def test_rows_longer_than_those_that_were_checked_need_another_check(tmp_path: Path) -> None:
+    model, path, asked = quick(), tmp_path / "c.json", []
+
+    def checker(_model: Any, *, known: Verdict | None, longest: int, **_: Any) -> Verdict:
+        asked.append((known, longest))
+        return replace(GOOD, positions=longest)
+
+    for seconds in (None, 10, 150, 60, 150):
+        longest = None if seconds is None else model.positions_for(seconds)
+        make_plan(model, longest=longest, cache=path, checker=checker)
+    assert asked == [(None, model.positions_for(30)), (None, model.positions_for(150))]
+    assert block_length(model.positions_for(150)) > 4096, "where some attention kernels change"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}'])

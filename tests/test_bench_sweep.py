@@ -382,11 +382,11 @@ def test_output_that_differs_fails_when_asked_and_warns_otherwise(
 
 
 def test_batched_measures_with_the_verdict_of_the_self_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selfcheck, "verdict_of", lambda _model: GOOD)
+    monkeypatch.setattr(selfcheck, "verdict_of", lambda *_a, **_k: GOOD)
     done = command(place, "--decoder", "batched", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["summary"]["identical"] is True
-    monkeypatch.setattr(selfcheck, "verdict_of", lambda _model: replace(GOOD, failure="with 2 slots it differs"))
+    monkeypatch.setattr(selfcheck, "verdict_of", lambda *_a, **_k: replace(GOOD, failure="with 2 slots it differs"))
     refused = command(place, "--decoder", "batched")
     assert isinstance(refused.exception, ConfigError)
     assert "measure bulk-sync" in str(refused.exception)

@@ -167,7 +167,7 @@ def _sweep(
             say("serial decodes one row after another: the only batch size is 1")
         sizes = options["batch_sizes"]
         _check_chunks(chunks, options, held.model, settings)
-        verdict = _verdict(held.model, progress) if decoder == "batched" else None
+        verdict = _verdict(settings, held.model, progress) if decoder == "batched" else None
         parts = bench.sweep(
             report,
             held.model,
@@ -262,13 +262,14 @@ def _check_chunks(chunks: Chunks, options: dict[str, Any], model: Model, setting
         )
 
 
-def _verdict(model: Model, progress: Callable[[str], None]) -> Verdict:
+def _verdict(settings: Settings, model: Model, progress: Callable[[str], None]) -> Verdict:
     """The self-check's verdict, as the decoder would ask for it. Raises ``ConfigError`` where it failed."""
     from dropscribe.asr import selfcheck
     from dropscribe.errors import ConfigError
+    from dropscribe.pipeline import longest_segment
 
     progress("self-check of the batched decoder, unless it is kept")
-    verdict = selfcheck.verdict_of(model)
+    verdict = selfcheck.verdict_of(model, longest=model.positions_for(longest_segment(settings, model)))
     if verdict.failure is not None:
         raise ConfigError(f"batched is not row-exact on this device ({verdict.failure}); measure bulk-sync")
     return verdict

@@ -252,6 +252,7 @@ def plan_for(
         applied=applied_sizes(settings.database, key_of(model)) if most is None else {},
         exactness=decode.exactness,
         greedy=options_of(settings).greedy,
+        longest=model.positions_for(longest_segment(settings, model)),
         pulse=pulse,
         checker=check,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,10 @@ class Model:
         """The longest segment whose prompt and token budget fit into the positions the model was made for."""
         room = self.max_positions - PROMPT_ROOM - guards.token_budget(0)
         return room / (guards.token_budget(1000) / 1000 + AUDIO_TOKENS_PER_SECOND)
+
+    def positions_for(self, seconds: float) -> int:
+        """The most positions a segment of ``seconds`` may come to: prompt, audio, and its whole token budget."""
+        return PROMPT_ROOM + math.ceil(seconds * AUDIO_TOKENS_PER_SECOND) + guards.token_budget(seconds)
 
     @property
     def dtype(self) -> mx.Dtype:

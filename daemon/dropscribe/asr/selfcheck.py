@@ -51,6 +51,7 @@ class Verdict:
     tokens_per_second: dict[int, float]  # by slots; 1 stands for bulk-sync
     failure: str | None = None  # why the true batch must not be used, if so
     unchecked: tuple[int, ...] = ()  # numbers of slots there was no time for; the next start goes on with them
+    positions: int = 0  # block lengths were compared up to here; longer rows need another check
 
     def fastest(self, exactness: str, cap: int | None = None) -> int:
         """The number of slots to use under ``exactness`` ("serial" or "row"), at most ``cap``; 1 where none is left."""
@@ -73,7 +74,7 @@ def check(
     *,
     known: Verdict | None = None,
     candidates: Sequence[int] = CANDIDATES,
-    longest: int = 4096,
+    longest: int | None = None,
     step: Step | None = None,
     budget_seconds: float = BUDGET_SECONDS,
     clock: Callable[[], float] = time.perf_counter,
@@ -81,8 +82,10 @@ def check(
 ) -> Verdict:
     """Run the check, or go on with one that ran out of time (``known``): at least one more candidate each time.
 
-    ``longest``: positions a row may come to need; ``step``: another step to be judged (tests).
+    ``longest``: positions a row may come to need, by default with the model's longest segments; ``step``: another step
+    to be judged (tests).
     """
+    longest = longest or model.positions_for(model.max_segment_seconds)
     step = step or logits_step(model.decoder)
     rows = [_row(model, length, seed) for seed, length in enumerate(PROMPTS)]
     classes = known.block_classes if known else block_classes(rows[0], longest, step, pulse)
@@ -100,7 +103,7 @@ def check(
             own = _among_dummies(step, rows, slots, block)
             problem = _dependence(step, rows, slots, block, own)
             if problem is not None:
-                return Verdict((), 1, classes, {}, f"with {slots} slots {problem}")
+                return Verdict((), 1, classes, {}, f"with {slots} slots {problem}", positions=longest)
             same = same and all(np.array_equal(a, b) for a, b in zip(own, alone[block], strict=True))
         if same and equal == max([1, *exact]):
             equal = slots
@@ -108,7 +111,7 @@ def check(
         if clock() - started > budget_seconds:
             break
     timed = time_slots(model.decoder, (1, *exact), rows[0], pulse)
-    return Verdict(tuple(exact), equal, classes, timed, unchecked=tuple(waiting))
+    return Verdict(tuple(exact), equal, classes, timed, unchecked=tuple(waiting), positions=longest)
 
 
 def block_classes(
@@ -264,13 +267,20 @@ def verdict_of(
     model: Model,
     path: Path | None = None,
     *,
+    longest: int | None = None,
     pulse: Callable[[], None] = lambda: None,
     checker: Callable[..., Verdict] = check,
 ) -> Verdict:
-    """The kept verdict. Without one the check is run and kept; one that ran out of time is gone on with."""
+    """The kept verdict, if it holds for rows of ``longest`` positions (as for ``check``).
+
+    Without one the check is run and kept; one that ran out of time is gone on with.
+    """
+    longest = longest or model.positions_for(model.max_segment_seconds)
     verdict = kept(model, path)
+    if verdict is not None and verdict.positions < longest:
+        verdict = None
     if verdict is None or verdict.unchecked:
-        verdict = checker(model, known=verdict, pulse=pulse)
+        verdict = checker(model, known=verdict, longest=verdict.positions if verdict else longest, pulse=pulse)
         keep(model, verdict, path)
     return verdict
 
@@ -288,6 +298,7 @@ def kept(model: Model, path: Path | None = None) -> Verdict | None:
             tokens_per_second={int(slots): rate for slots, rate in stored["tokens_per_second"].items()},
             failure=stored["failure"],
             unchecked=tuple(stored["unchecked"]),
+            positions=stored["positions"],
         )
     except (KeyError, TypeError, ValueError):
         return None  # written by something else: check again
