@@ -34,7 +34,7 @@ from asr_support import (
 )
 from dropscribe.asr import selfcheck
 from dropscribe.asr import step as step_module
-from dropscribe.asr.batched import Lane, batched
+from dropscribe.asr.batched import Lanes, batched
 from dropscribe.asr.decoders import Row, serial
 from dropscribe.asr.plan import Plan, make_plan
 from dropscribe.asr.selfcheck import Verdict
@@ -42,6 +42,7 @@ from dropscribe.asr.step import SlotState, block_length, causal_mask, logits_ste
 from dropscribe.asr.timing import BatchTiming
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 SEED = int(os.environ.get("DROPSCRIBE_TEST_SEED") or secrets.randbits(32))
@@ -163,7 +164,7 @@ def test_the_causal_mask_of_a_batch_lets_each_row_see_its_own_past_and_itself() 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
-GOOD = Verdict((2, 4, 8), 4, (0,), {1: 100.0, 2: 150.0, 4: 300.0, 8: 500.0}, positions=1 << 20)
+GOOD = Verdict((2, 4, 8), 4, (0,), {1: 100.0, 2: 150.0, 4: 300.0, 8: 500.0}, positions=1 << 20, kv_budget=1 << 20)
 
 
 def plan_of(verdict: Verdict, tmp_path: Path, **asked: Any) -> Plan:
@@ -245,15 +246,41 @@ def test_a_check_that_ran_out_of_time_goes_on_at_the_next_start_and_comes_to_an_
 def test_rows_longer_than_those_that_were_checked_need_another_check(tmp_path: Path) -> None:
     model, path, asked = quick(), tmp_path / "c.json", []
 
-    def checker(_model: Any, *, known: Verdict | None, longest: int, **_: Any) -> Verdict:
-        asked.append((known, longest))
-        return replace(GOOD, positions=longest)
+    def checker(_model: Any, *, known: Verdict | None, longest: int, kv_budget: int, **_: Any) -> Verdict:
+        asked.append((known, longest, kv_budget))
+        return replace(GOOD, positions=longest, kv_budget=kv_budget)
 
     for seconds in (None, 10, 150, 60, 150):
         longest = None if seconds is None else model.positions_for(seconds)
         make_plan(model, longest=longest, cache=path, checker=checker)
-    assert asked == [(None, model.positions_for(30)), (None, model.positions_for(150))]
+    make_plan(model, kv_budget=99_999, cache=path, checker=checker)
+    default = selfcheck.KV_BUDGET
+    short, long = model.positions_for(30), model.positions_for(150)
+    assert asked == [(None, short, default), (None, long, default), (None, short, 99_999)]
     assert block_length(model.positions_for(150)) > 4096, "where some attention kernels change"
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_the_next_check(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file" / "c.json", tmp_path / "file" / "deep" / "c.json"):
+        assert make_plan(quick(), cache=path, checker=lambda *_a, **_k: GOOD).slots == 4
+    locked = tmp_path / "locked"
+    (locked / "c.json").mkdir(parents=True)  # a folder where the file should be: nobody can replace it
+    assert make_plan(quick(), cache=locked / "c.json", checker=lambda *_a, **_k: GOOD).slots == 4
+    assert [path.name for path in locked.iterdir()] == ["c.json"], "no half-written file is left"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tokens_per_second": []}, {"exact_slots": ["a"]}, {"serial_equal_slots": None}, {"kv_budget": "x"}]
+)
+def test_a_kept_verdict_with_something_else_in_it_means_a_new_check(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    path = tmp_path / "c.json"
+    selfcheck.keep(quick(), GOOD, path)
+    stored = json.loads(path.read_text())
+    stored[selfcheck.key_of(quick())] |= wrong
+    path.write_text(json.dumps(stored))
+    assert selfcheck.kept(quick(), path) is None
+    assert make_plan(quick(), cache=path, checker=lambda *_a, **_k: GOOD).slots == 4
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}'])
@@ -290,26 +317,33 @@ class Endless:
 
 
 def seen_slots(
-    monkeypatch: pytest.MonkeyPatch, budgets: list[int], *, kv_budget: int, may_narrow: bool
-) -> list[tuple[int, int, int]]:
-    """(rows live, slots, positions of a slot) at every step of rows with these budgets; their texts are serial's."""
+    monkeypatch: pytest.MonkeyPatch, budgets: list[int], *, kv_budget: int, may_narrow: bool,
+    classes: tuple[int, ...] = (0,), late: Sequence[int] = (),
+) -> list[tuple[int, int, int]]:  # fmt: skip
+    """(rows live, slots, positions of a slot) at every step of rows with these budgets; their texts are serial's.
+
+    With several ``classes`` the positions are those of all slots of all lanes.
+    """
     model = random_model("fp32")
     held: list[tuple[int, int, int]] = []
-    stage = Lane.stage
+    stage = Lanes.stage
 
-    def watched(lane: Lane, step: Any) -> None:
-        held.append((len(lane.live), len(lane.rows), lane.state.block))
-        stage(lane, step)
+    def watched(lanes: Lanes, step: Any) -> None:
+        stage(lanes, step)
+        slots, blocks = lanes.slots, [lane.state.block for lane in lanes._lanes.values()]
+        assert all(len(lane.rows) == slots for lane in lanes._lanes.values())
+        held.append((len(lanes.live), slots, blocks[0] if len(classes) == 1 else slots * sum(blocks)))
 
     def rows() -> list[Row]:
         return [pool("fp32")[at % 4].row(at, frozenset(), budget) for at, budget in enumerate(budgets)]
 
     alone = dict(lines_of(list(serial(model.decoder, FakeLine(rows()), BatchTiming()))))
     with monkeypatch.context() as patch:
-        patch.setattr(Lane, "stage", watched)
+        patch.setattr(Lanes, "stage", watched)
         ended = batched(
-            model.decoder, FakeLine(rows()), BatchTiming(), slots=8, kv_budget=kv_budget, may_narrow=may_narrow
-        )
+            model.decoder, FakeLine(rows(), late), BatchTiming(), slots=8, kv_budget=kv_budget, may_narrow=may_narrow,
+            block_classes=classes,
+        )  # fmt: skip
         assert dict(lines_of(list(ended))) == alone
     return held
 
@@ -323,11 +357,36 @@ def test_long_rows_get_fewer_slots_so_that_all_slots_fit_the_memory_budget(monke
 
 
 def test_where_slots_may_not_change_long_rows_wait_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = seen_slots(monkeypatch, [10] * 9 + [150] * 3, kv_budget=600, may_narrow=False)
+    held = seen_slots(monkeypatch, [10] * 9 + [150] * 2, kv_budget=600, may_narrow=False)
     assert {slots for _, slots, _ in held} == {8}, "the number of slots is part of what the text depends on"
     assert held[0] == (8, 8, 64)
     assert (1, 8, 64) in held, "they wait until the last short one has ended"
-    assert (3, 8, 256) in held, "then more of them make no slot longer"
+    assert {live for live, _, block in held if block > 64} == {1}, "what does not fit stays alone"
+
+
+@pytest.mark.parametrize("classes", [(0,), (0, 128), (0, 128, 256), (0, 64, 128, 256, 512)])
+def test_all_lanes_together_fit_the_memory_budget(monkeypatch: pytest.MonkeyPatch, classes: tuple[int, ...]) -> None:
+    budgets = [10, 10, 150, 10, 300, 10, 150, 300, 10, 500] * 3
+    for kv_budget in (1200, 2048):
+        held = seen_slots(monkeypatch, budgets, kv_budget=kv_budget, may_narrow=True, classes=classes)
+        size = 1 if len(classes) > 1 else None
+        assert max(positions * (size or slots) for _, slots, positions in held) <= kv_budget
+        assert max(slots for _, slots, _ in held) > 1
+
+
+def test_slots_that_were_given_up_come_back_when_rows_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [0] * 8 + [40] + [0] * 30
+    held = seen_slots(monkeypatch, [12] * 7 + [60] + [12] * 31, kv_budget=1 << 20, may_narrow=True, late=late)
+    slots = [slots for _, slots, _ in held]
+    assert slots[0] == 8
+    assert min(slots[:60]) < 8, "one row is left, and nothing in sight for many steps"
+    assert 8 in slots[slots.index(min(slots[:60])) :], "then all of them come"
+
+
+def test_a_row_that_is_late_by_a_step_costs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [0, 0, 2] + [0] * 21
+    held = seen_slots(monkeypatch, [12] * 24, kv_budget=1 << 20, may_narrow=True, late=late)
+    assert {slots for _, slots, _ in held[:20]} == {8}
 
 
 def test_one_row_is_always_taken_by_the_true_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def _sweep(
         measured(report, parts, say)
         best = bench.best_size(report, verdict, settings.decode.exactness)
         report.summary["best"] = best
-        return report, _apply(report, held.model, decoder, best) if apply and decoder != "serial" else None
+        return report, _apply(report, held.model, decoder, best) if apply else None
 
 
 def _anatomy(settings: Settings, recordings: Sequence[Recording], options: dict[str, Any], *, quick: bool) -> Report:
@@ -225,6 +225,9 @@ def _apply(report: Report, model: Model, decoder: str, best: int | None) -> str 
     """Put what ``batch_size = "auto"`` shall use into the report; what to say of it."""
     from dropscribe.asr.selfcheck import key_of
 
+    if decoder == "serial":
+        say("nothing is applied: serial has one row and no best size")
+        return None
     if best is None:
         if not report.interrupted:
             why = (
@@ -269,7 +272,8 @@ def _verdict(settings: Settings, model: Model, progress: Callable[[str], None]) 
     from dropscribe.pipeline import longest_segment
 
     progress("self-check of the batched decoder, unless it is kept")
-    verdict = selfcheck.verdict_of(model, longest=model.positions_for(longest_segment(settings, model)))
+    longest = model.positions_for(longest_segment(settings, model))
+    verdict = selfcheck.verdict_of(model, longest=longest, kv_budget=settings.decode.kv_budget)
     if verdict.failure is not None:
         raise ConfigError(f"batched is not row-exact on this device ({verdict.failure}); measure bulk-sync")
     return verdict

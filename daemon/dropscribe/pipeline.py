@@ -253,6 +253,7 @@ def plan_for(
         exactness=decode.exactness,
         greedy=options_of(settings).greedy,
         longest=model.positions_for(longest_segment(settings, model)),
+        kv_budget=decode.kv_budget,
         pulse=pulse,
         checker=check,
     )

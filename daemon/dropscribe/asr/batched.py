@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from dropscribe.asr.decoders import drain, read, share
-from dropscribe.asr.step import SlotState, block_length, greedy_step
+from dropscribe.asr.step import CHECKED_SLOTS, SlotState, block_length, greedy_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from dropscribe.asr.layers import TextDecoder
     from dropscribe.asr.step import Step
     from dropscribe.asr.timing import BatchTiming
+
+
+PATIENCE = 8  # steps without a row in sight before slots are given up; one that is late shall not cost half of them
 
 
 class Lane:
@@ -90,19 +93,34 @@ class Lane:
         for row in self.live:
             row.state.length += 1
 
-    def narrow(self, slots: int) -> None:
-        """Keep only ``slots`` of them, all live rows included."""
+    def resize(self, slots: int) -> None:
+        """Go on with ``slots`` of them, all live rows included, as long as those need; new slots hold dummies."""
         keep = sorted(range(len(self.rows)), key=lambda at: (self.rows[at] is None, at))[:slots]
-        index = mx.array(keep, mx.int32)
+        index, more, block = mx.array(keep, mx.int32), slots - len(keep), self._needed()
+
+        def changed(array: mx.array) -> mx.array:
+            return mx.pad(array[index], [(0, more)] + [(0, 0)] * (array.ndim - 1))
+
         state = self.state
-        self.rows = [self.rows[at] for at in keep]
-        self.tokens, state.offsets = self.tokens[index], state.offsets[index]
-        state.keys, state.values = [k[index] for k in state.keys], [v[index] for v in state.values]
-        mx.eval(self.tokens, state.offsets, state.keys, state.values)
+        self.rows = [*(self.rows[at] for at in keep), *[None] * more]
+        self.tokens, state.offsets = changed(self.tokens), changed(state.offsets)
+        for arrays in (state.keys, state.values):
+            for at, array in enumerate(arrays):  # one after another: old and new of one layer are enough
+                arrays[at] = changed(array[:, :, :block])
+                mx.eval(arrays[at])
+        mx.eval(self.tokens, state.offsets)
 
     def _make_room(self) -> None:
-        """The block must hold the next position of every live row; it never shrinks."""
-        self.state.lengthen(max(block_length(row.state.length) for row in self.live))
+        """The block must hold the next position of every live row; only ``resize`` shortens it."""
+        self.state.lengthen(self._needed())
+
+    def _needed(self) -> int:
+        return max(block_length(row.state.length) for row in self.live)
+
+
+def _block_before(block: int) -> int:
+    """The longest block that is shorter than ``block``."""
+    return {64: 0, 128: 64, 256: 128}.get(block, block - 256)
 
 
 def _put(slots: mx.array, row: mx.array, at: mx.array) -> mx.array:
@@ -114,7 +132,7 @@ class Lanes:
     """All lanes of one batch: who sits where, and whose tokens come in which order."""
 
     def __init__(self, decoder: TextDecoder, slots: int, block_classes: Sequence[int]) -> None:
-        self._decoder, self.slots, self._most, self._classes = decoder, slots, slots, sorted(block_classes)
+        self._decoder, self.slots, self.most, self._classes = decoder, slots, slots, sorted(block_classes)
         self._lanes: dict[int, Lane] = {}
 
     @property
@@ -147,16 +165,24 @@ class Lanes:
         """A row has ended."""
         next(lane for lane in self._lanes.values() if row in lane.rows).remove(row)
 
-    def narrow(self, slots: int) -> None:
-        """Keep only ``slots``; every live row keeps one."""
+    def resize(self, slots: int) -> None:
+        """Go on with ``slots``; every live row keeps one."""
         self.slots = slots
+        self._drop_empty()
         for lane in self._lanes.values():
-            lane.narrow(slots)
+            lane.resize(slots)
 
     def start_afresh(self) -> None:
         """All slots again; only when no row is live."""
         self._lanes.clear()
-        self.slots = self._most
+        self.slots = self.most
+
+    def length_of_slots(self, positions: int) -> int:
+        """Positions a slot may come to take in all lanes together, for rows of up to ``positions``: they pass through
+        the lanes one after another, and others may be in those behind them.
+        """
+        block = block_length(positions - 1)
+        return block + sum(_block_before(start) for start in self._classes if 0 < start <= block)
 
     def stage(self, step: Step) -> None:
         """Put one more step for every slot into the graph."""
@@ -196,12 +222,13 @@ def batched(
 
     ``block_classes``: the first block length of each class within which the bits are the same on this device; ``(0,)``
     where they always are. ``may_narrow``: as the line runs dry, or for rows so long that ``kv_budget`` tokens do not
-    hold every slot at their length, go on with half the slots, and half of those; only where the bits are the same with
-    fewer. A slot whose row has ended computes one token in vain, as look-ahead does.
+    hold every slot at their length, go on with fewer slots, and with more when they can be used again; only where the
+    bits are the same. A slot whose row has ended computes one token in vain, as look-ahead does.
     """
     step = greedy_step(decoder)
     lanes = Lanes(decoder, slots, block_classes)
     staged: tuple[list[Row | None], mx.array] | None = None  # slot by slot: whose tokens these are, unseen by the host
+    idle = 0
     while True:
         if _fill(lanes, line, timing, kv_budget, staged, may_narrow=may_narrow):
             staged = None
@@ -209,9 +236,10 @@ def batched(
             return
         pulse()
         started = time.perf_counter()
-        if may_narrow and len(lanes.live) <= lanes.slots // 2 and line.peek(wait=False) is None:
-            lanes.narrow(max(1, lanes.slots // 2))
-            staged = None
+        idle = idle + 1 if len(lanes.live) <= lanes.slots // 2 and line.peek(wait=False) is None else 0
+        if may_narrow and idle > PATIENCE and lanes.slots > 1:
+            lanes.resize(lanes.slots // 2)
+            staged, idle = None, 0
         if lanes.regroup() or staged is None:
             staged = lanes.tokens()
         live = lanes.live
@@ -248,8 +276,8 @@ def _fill(
             drain(staged[1], lanes.live, timing)
         row = line.next()
         started = time.perf_counter()
-        if slots < lanes.slots:
-            lanes.narrow(slots)
+        if slots != lanes.slots:
+            lanes.resize(slots)
         lanes.place(row)
         share(timing, [row], time.perf_counter() - started)
         placed = True
@@ -260,19 +288,16 @@ def _slots_for_next(lanes: Lanes, line: Line, kv_budget: int, *, may_narrow: boo
     """How many slots to go on with when the next row is taken now; ``None`` if it has to wait, or there is none.
 
     Every slot is as long as the longest row will come to be, so that is what has to fit, not the rows' sum. One row is
-    always taken, and so is one that makes no slot longer.
+    always taken; where slots may not change and do not fit, it stays alone.
     """
     live = lanes.live
     if not live:
         lanes.start_afresh()
-    need = None if len(live) >= lanes.slots else line.peek(wait=not live)
+    most = lanes.most if may_narrow else lanes.slots
+    need = None if len(live) >= most else line.peek(wait=not live)
     if need is None:
         return None
-    block = block_length(need - 1)
-    if live and block <= block_length(max(row.kv_tokens for row in live) - 1):
-        return lanes.slots
-    held = block * max(1, lanes.count)
-    slots = lanes.slots
-    while may_narrow and slots * held > kv_budget and slots // 2 > len(live):
-        slots //= 2
-    return slots if slots * held <= kv_budget or not live else None
+    held = lanes.length_of_slots(max([need, *(row.kv_tokens for row in live)]))
+    sizes = {1, *CHECKED_SLOTS, most} if may_narrow else {most}
+    fitting = [size for size in sizes if len(live) < size <= most and size * held <= kv_budget]
+    return max(fitting, default=None if live else min(sizes))

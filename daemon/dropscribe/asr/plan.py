@@ -39,6 +39,7 @@ def make_plan(
     exactness: str = "serial",
     greedy: bool = True,
     longest: int | None = None,
+    kv_budget: int = selfcheck.KV_BUDGET,
     cache: Path | None = None,
     pulse: Callable[[], None] = lambda: None,
     checker: Callable[..., Verdict] = selfcheck.check,
@@ -49,15 +50,15 @@ def make_plan(
     ``batch_size``, so that the true batch still gets no number of slots that the self-check did not pass.
     ``exactness``: "serial" allows the true batch only as many slots as give the bits of one, "row" any number at which
     rows do not depend on one another. ``longest``: positions a row may come to need, by default with the model's own
-    longest segments. The self-check runs only when the true batch is in question, once for a model,
-    device and library version. Sampled tokens always go serial.
+    longest segments; ``kv_budget``: as for ``batched``. The self-check runs only when the true batch is in question,
+    once for a model, device and library version. Sampled tokens always go serial.
     """
     if not greedy or decoder == "serial":
         return Plan("serial", 1)
     bulk = Plan("bulk-sync", batch_size or applied.get("bulk-sync", DEFAULT_ROWS))
     if decoder == "bulk-sync" or batch_size == 1:
         return bulk
-    verdict = selfcheck.verdict_of(model, cache, longest=longest, pulse=pulse, checker=checker)
+    verdict = selfcheck.verdict_of(model, cache, longest=longest, kv_budget=kv_budget, pulse=pulse, checker=checker)
     if verdict.failure is not None:
         reason = f"the true batch is not row-exact on this device ({verdict.failure}); bulk-sync runs instead"
         return Plan("bulk-sync", bulk.slots, fallback=reason)

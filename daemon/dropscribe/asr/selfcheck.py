@@ -8,6 +8,7 @@ in longer and longer blocks tells at which lengths the bits change. Last, a few 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -22,7 +23,7 @@ from platformdirs import user_cache_path
 
 from dropscribe.asr.model import read_json
 from dropscribe.asr.prefill import prefill
-from dropscribe.asr.step import SlotState, block_length, greedy_step, logits_step, most_likely
+from dropscribe.asr.step import CHECKED_SLOTS, SlotState, block_length, greedy_step, logits_step, most_likely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from dropscribe.asr.step import Step
 
 VERSION = 3  # of this check and of the arithmetic it vouches for: raised when either changes
-CANDIDATES = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 PROMPTS = (61, 40, 93)  # tokens of the rows; the first crosses the growth of its block at the third step
 STEPS = 4
 TIMED_STEPS = 20
+KV_BUDGET = 32_768  # the default of decode.kv_budget
 BUDGET_SECONDS = 60.0  # a start; what there was no time for waits for the next one
 TIMED_SECONDS = 4.0  # the longest one candidate is timed for
 
@@ -52,6 +53,7 @@ class Verdict:
     failure: str | None = None  # why the true batch must not be used, if so
     unchecked: tuple[int, ...] = ()  # numbers of slots there was no time for; the next start goes on with them
     positions: int = 0  # block lengths were compared up to here; longer rows need another check
+    kv_budget: int = 0  # slots were compared while they fit in so many positions; more need another check
 
     def fastest(self, exactness: str, cap: int | None = None) -> int:
         """The number of slots to use under ``exactness`` ("serial" or "row"), at most ``cap``; 1 where none is left."""
@@ -73,8 +75,9 @@ def check(
     model: Model,
     *,
     known: Verdict | None = None,
-    candidates: Sequence[int] = CANDIDATES,
+    candidates: Sequence[int] = CHECKED_SLOTS,
     longest: int | None = None,
+    kv_budget: int = KV_BUDGET,
     step: Step | None = None,
     budget_seconds: float = BUDGET_SECONDS,
     clock: Callable[[], float] = time.perf_counter,
@@ -82,8 +85,9 @@ def check(
 ) -> Verdict:
     """Run the check, or go on with one that ran out of time (``known``): at least one more candidate each time.
 
-    ``longest``: positions a row may come to need, by default with the model's longest segments; ``step``: another step
-    to be judged (tests).
+    ``longest``: positions a row may come to need, by default with the model's longest segments; ``kv_budget``: those
+    that all slots may have together, as for ``batched``, which never runs what does not fit: it is not compared here.
+    ``step``: another step to be judged (tests).
     """
     longest = longest or model.positions_for(model.max_segment_seconds)
     step = step or logits_step(model.decoder)
@@ -98,12 +102,12 @@ def check(
     while waiting:
         slots = waiting.pop(0)
         same = True
-        for block in blocks:
+        for block in [blocks[0], *(b for b in blocks[1:] if b * slots <= kv_budget)]:
             pulse()
             own = _among_dummies(step, rows, slots, block)
             problem = _dependence(step, rows, slots, block, own)
             if problem is not None:
-                return Verdict((), 1, classes, {}, f"with {slots} slots {problem}", positions=longest)
+                return Verdict((), 1, classes, {}, f"with {slots} slots {problem}", (), longest, kv_budget)
             same = same and all(np.array_equal(a, b) for a, b in zip(own, alone[block], strict=True))
         if same and equal == max([1, *exact]):
             equal = slots
@@ -111,7 +115,7 @@ def check(
         if clock() - started > budget_seconds:
             break
     timed = time_slots(model.decoder, (1, *exact), rows[0], pulse)
-    return Verdict(tuple(exact), equal, classes, timed, unchecked=tuple(waiting), positions=longest)
+    return Verdict(tuple(exact), equal, classes, timed, None, tuple(waiting), longest, kv_budget)
 
 
 def block_classes(
@@ -212,13 +216,19 @@ def _together(rows: Sequence[_Prefilled], block: int) -> tuple[mx.array, SlotSta
         return mx.pad(array, [(0, 0), (0, 0), (0, max(0, block - array.shape[2])), (0, 0)])[:, :, :block]
 
     layers = range(len(rows[0].state.keys))
-    keys = [mx.concatenate([fitted(row.state.keys[n]) for row in rows]) for n in layers]
-    values = [mx.concatenate([fitted(row.state.values[n]) for row in rows]) for n in layers]
     tokens = mx.concatenate([row.token for row in rows])
     offsets = mx.concatenate([row.state.offsets for row in rows])
     beyond = (mx.arange(block)[None] >= offsets[:, None])[:, None, :, None]
-    keys, values = ([mx.where(beyond, _noise(a), a) for a in arrays] for arrays in (keys, values))
-    mx.eval(tokens, offsets, keys, values)
+
+    def beside(arrays: list[mx.array]) -> mx.array:
+        together = mx.concatenate([fitted(array) for array in arrays])
+        together = mx.where(beyond, _noise(together), together)
+        mx.eval(together)  # layer by layer: what it is made from is as large as itself
+        return together
+
+    keys = [beside([row.state.keys[n] for row in rows]) for n in layers]
+    values = [beside([row.state.values[n] for row in rows]) for n in layers]
+    mx.eval(tokens, offsets)
     return tokens, SlotState(offsets, keys, values, max(row.state.length for row in rows))
 
 
@@ -268,19 +278,22 @@ def verdict_of(
     path: Path | None = None,
     *,
     longest: int | None = None,
+    kv_budget: int = KV_BUDGET,
     pulse: Callable[[], None] = lambda: None,
     checker: Callable[..., Verdict] = check,
 ) -> Verdict:
-    """The kept verdict, if it holds for rows of ``longest`` positions (as for ``check``).
+    """The kept verdict, if it holds for rows of ``longest`` positions and for ``kv_budget`` (as for ``check``).
 
     Without one the check is run and kept; one that ran out of time is gone on with.
     """
     longest = longest or model.positions_for(model.max_segment_seconds)
     verdict = kept(model, path)
-    if verdict is not None and verdict.positions < longest:
+    if verdict is not None and (verdict.positions < longest or verdict.kv_budget < kv_budget):
         verdict = None
     if verdict is None or verdict.unchecked:
-        verdict = checker(model, known=verdict, longest=verdict.positions if verdict else longest, pulse=pulse)
+        if verdict is not None:
+            longest, kv_budget = verdict.positions, verdict.kv_budget
+        verdict = checker(model, known=verdict, longest=longest, kv_budget=kv_budget, pulse=pulse)
         keep(model, verdict, path)
     return verdict
 
@@ -292,15 +305,16 @@ def kept(model: Model, path: Path | None = None) -> Verdict | None:
         return None
     try:
         return Verdict(
-            exact_slots=tuple(stored["exact_slots"]),
-            serial_equal_slots=stored["serial_equal_slots"],
-            block_classes=tuple(stored["block_classes"]),
-            tokens_per_second={int(slots): rate for slots, rate in stored["tokens_per_second"].items()},
-            failure=stored["failure"],
-            unchecked=tuple(stored["unchecked"]),
-            positions=stored["positions"],
+            exact_slots=tuple(int(slots) for slots in stored["exact_slots"]),
+            serial_equal_slots=int(stored["serial_equal_slots"]),
+            block_classes=tuple(int(start) for start in stored["block_classes"]),
+            tokens_per_second={int(slots): float(rate) for slots, rate in stored["tokens_per_second"].items()},
+            failure=None if stored["failure"] is None else str(stored["failure"]),
+            unchecked=tuple(int(slots) for slots in stored["unchecked"]),
+            positions=int(stored["positions"]),
+            kv_budget=int(stored["kv_budget"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None  # written by something else: check again
 
 
@@ -314,4 +328,5 @@ def keep(model: Model, verdict: Verdict, path: Path | None = None) -> None:
         temp.write_text(json.dumps(stored, indent=1), "utf-8")
         temp.replace(path)
     except OSError:
-        temp.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temp.unlink()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Step = Callable[[mx.array, mx.array, list[mx.array], list[mx.array]], State]
 
 
+CHECKED_SLOTS = (2, 3, 4, 5, 6, 7, 8, 12, 16)  # numbers of slots that the self-check looks at, besides 1
+
+
 def block_length(position: int) -> int:
     """Block length C that has room for ``position``: 64, 128, 256, then by 256. A pure function of the row's own."""
     needed = position + 1
@@ -67,7 +70,7 @@ class Attention:
         """``seen [S, 1, 1, C]`` as ``causal_mask`` gives it; ``grouped``: heads as positions; as the device likes."""
         shape = decoder.shape
         self._scale, self._kv_heads = shape.head_dim**-0.5, shape.kv_heads
-        self._grouped = mx.cuda.is_available() if grouped is None else grouped
+        self._grouped = _on_cuda() if grouped is None else grouped
         if self._grouped:
             slots, _, _, block = seen.shape
             bias = mx.where(seen, 0.0, float(mx.finfo(decoder.dtype).min)).astype(decoder.dtype)
@@ -81,6 +84,10 @@ class Attention:
             q = q.reshape(S, self._kv_heads, -1, hd)
         out = mx.fast.scaled_dot_product_attention(q, keys, values, scale=self._scale, mask=self.mask)
         return out.reshape(S, H, 1, hd)
+
+
+def _on_cuda() -> bool:
+    return bool(mx.cuda.is_available()) and mx.default_device().type == mx.DeviceType.gpu
 
 
 @dataclass
