@@ -191,7 +191,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 def say_checking() -> None:
     """The first start with a model takes longer."""
-    say("finding out which decoder is fastest and exact here; once for this model, device and MLX version")
+    say("checking which decoder is exact and fastest here; kept for this model, device and MLX version")
 
 
 def say_waiting(holder: str) -> None:
