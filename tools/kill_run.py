@@ -333,6 +333,7 @@ def _fake_model(name: str) -> Any:
         languages=("English",),
         max_segment_seconds=30.0,
         longest_seconds=30.0,
+        positions_for=lambda _seconds: 1000,
     )
 
 
