@@ -254,7 +254,7 @@ def test_rows_longer_than_those_that_were_checked_need_another_check(tmp_path: P
         longest = None if seconds is None else model.positions_for(seconds)
         make_plan(model, longest=longest, cache=path, checker=checker)
     make_plan(model, kv_budget=99_999, cache=path, checker=checker)
-    default = selfcheck.KV_BUDGET
+    default = step_module.KV_BUDGET
     short, long = model.positions_for(30), model.positions_for(150)
     assert asked == [(None, short, default), (None, long, default), (None, short, 99_999)]
     assert block_length(model.positions_for(150)) > 4096, "where some attention kernels change"
@@ -320,9 +320,9 @@ def seen_slots(
     monkeypatch: pytest.MonkeyPatch, budgets: list[int], *, kv_budget: int, may_narrow: bool,
     classes: tuple[int, ...] = (0,), late: Sequence[int] = (),
 ) -> list[tuple[int, int, int]]:  # fmt: skip
-    """(rows live, slots, positions of a slot) at every step of rows with these budgets; their texts are serial's.
+    """(rows live, slots, positions of a slot in all lanes) at every step of rows with these budgets.
 
-    With several ``classes`` the positions are those of all slots of all lanes.
+    What they say is what they say in serial.
     """
     model = random_model("fp32")
     held: list[tuple[int, int, int]] = []
@@ -332,7 +332,7 @@ def seen_slots(
         stage(lanes, step)
         slots, blocks = lanes.slots, [lane.state.block for lane in lanes._lanes.values()]
         assert all(len(lane.rows) == slots for lane in lanes._lanes.values())
-        held.append((len(lanes.live), slots, blocks[0] if len(classes) == 1 else slots * sum(blocks)))
+        held.append((len(lanes.live), slots, sum(blocks)))
 
     def rows() -> list[Row]:
         return [pool("fp32")[at % 4].row(at, frozenset(), budget) for at, budget in enumerate(budgets)]
@@ -369,8 +369,7 @@ def test_all_lanes_together_fit_the_memory_budget(monkeypatch: pytest.MonkeyPatc
     budgets = [10, 10, 150, 10, 300, 10, 150, 300, 10, 500] * 3
     for kv_budget in (1200, 2048):
         held = seen_slots(monkeypatch, budgets, kv_budget=kv_budget, may_narrow=True, classes=classes)
-        size = 1 if len(classes) > 1 else None
-        assert max(positions * (size or slots) for _, slots, positions in held) <= kv_budget
+        assert max(slots * positions for _, slots, positions in held) <= kv_budget
         assert max(slots for _, slots, _ in held) > 1
 
 

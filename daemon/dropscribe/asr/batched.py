@@ -236,10 +236,11 @@ def batched(
             return
         pulse()
         started = time.perf_counter()
-        idle = idle + 1 if len(lanes.live) <= lanes.slots // 2 and line.peek(wait=False) is None else 0
-        if may_narrow and idle > PATIENCE and lanes.slots > 1:
-            lanes.resize(lanes.slots // 2)
-            staged, idle = None, 0
+        if may_narrow:
+            idle = idle + 1 if len(lanes.live) <= lanes.slots // 2 and line.peek(wait=False) is None else 0
+            if idle > PATIENCE:
+                lanes.resize(lanes.slots // 2)
+                staged, idle = None, 0
         if lanes.regroup() or staged is None:
             staged = lanes.tokens()
         live = lanes.live
@@ -293,11 +294,10 @@ def _slots_for_next(lanes: Lanes, line: Line, kv_budget: int, *, may_narrow: boo
     live = lanes.live
     if not live:
         lanes.start_afresh()
-    most = lanes.most if may_narrow else lanes.slots
-    need = None if len(live) >= most else line.peek(wait=not live)
+    need = None if len(live) >= lanes.most else line.peek(wait=not live)
     if need is None:
         return None
     held = lanes.length_of_slots(max([need, *(row.kv_tokens for row in live)]))
-    sizes = {1, *CHECKED_SLOTS, most} if may_narrow else {most}
-    fitting = [size for size in sizes if len(live) < size <= most and size * held <= kv_budget]
+    sizes = {1, *CHECKED_SLOTS, lanes.most} if may_narrow else {lanes.most}
+    fitting = [size for size in sizes if len(live) < size <= lanes.most and size * held <= kv_budget]
     return max(fitting, default=None if live else min(sizes))

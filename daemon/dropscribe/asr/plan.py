@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dropscribe.asr import selfcheck
+from dropscribe.asr.step import KV_BUDGET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +40,7 @@ def make_plan(
     exactness: str = "serial",
     greedy: bool = True,
     longest: int | None = None,
-    kv_budget: int = selfcheck.KV_BUDGET,
+    kv_budget: int = KV_BUDGET,
     cache: Path | None = None,
     pulse: Callable[[], None] = lambda: None,
     checker: Callable[..., Verdict] = selfcheck.check,

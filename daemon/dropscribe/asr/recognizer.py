@@ -24,7 +24,7 @@ from dropscribe.asr.plan import DEFAULT_ROWS, Plan
 from dropscribe.asr.prefill import PREFILL_STEP, Prefiller
 from dropscribe.asr.prompt import PLAIN, Request
 from dropscribe.asr.sampling import Options, make_sampler
-from dropscribe.asr.step import most_likely
+from dropscribe.asr.step import KV_BUDGET, most_likely
 from dropscribe.asr.timing import BatchTiming, RowTiming
 from dropscribe.audio.cuts import Piece, recut
 
@@ -129,7 +129,7 @@ class Recognizer:
         slots: int = DEFAULT_ROWS,
         block_classes: Sequence[int] = (0,),
         may_narrow: bool = False,
-        kv_budget: int = 32_768,
+        kv_budget: int = KV_BUDGET,
         options: Options | None = None,
         timing: BatchTiming | None = None,
         pulse: Callable[[], None] = lambda: None,

@@ -23,7 +23,7 @@ from platformdirs import user_cache_path
 
 from dropscribe.asr.model import read_json
 from dropscribe.asr.prefill import prefill
-from dropscribe.asr.step import CHECKED_SLOTS, SlotState, block_length, greedy_step, logits_step, most_likely
+from dropscribe.asr.step import CHECKED_SLOTS, KV_BUDGET, SlotState, block_length, greedy_step, logits_step, most_likely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,6 @@ VERSION = 3  # of this check and of the arithmetic it vouches for: raised when e
 PROMPTS = (61, 40, 93)  # tokens of the rows; the first crosses the growth of its block at the third step
 STEPS = 4
 TIMED_STEPS = 20
-KV_BUDGET = 32_768  # the default of decode.kv_budget
 BUDGET_SECONDS = 60.0  # a start; what there was no time for waits for the next one
 TIMED_SECONDS = 4.0  # the longest one candidate is timed for
 
@@ -75,8 +74,8 @@ def check(
     model: Model,
     *,
     known: Verdict | None = None,
+    longest: int,
     candidates: Sequence[int] = CHECKED_SLOTS,
-    longest: int | None = None,
     kv_budget: int = KV_BUDGET,
     step: Step | None = None,
     budget_seconds: float = BUDGET_SECONDS,
@@ -85,11 +84,10 @@ def check(
 ) -> Verdict:
     """Run the check, or go on with one that ran out of time (``known``): at least one more candidate each time.
 
-    ``longest``: positions a row may come to need, by default with the model's longest segments; ``kv_budget``: those
+    ``longest``: positions a row may come to need; ``kv_budget``: those
     that all slots may have together, as for ``batched``, which never runs what does not fit: it is not compared here.
     ``step``: another step to be judged (tests).
     """
-    longest = longest or model.positions_for(model.max_segment_seconds)
     step = step or logits_step(model.decoder)
     rows = [_row(model, length, seed) for seed, length in enumerate(PROMPTS)]
     classes = known.block_classes if known else block_classes(rows[0], longest, step, pulse)
@@ -107,7 +105,9 @@ def check(
             own = _among_dummies(step, rows, slots, block)
             problem = _dependence(step, rows, slots, block, own)
             if problem is not None:
-                return Verdict((), 1, classes, {}, f"with {slots} slots {problem}", (), longest, kv_budget)
+                return Verdict(
+                    (), 1, classes, {}, f"with {slots} slots {problem}", positions=longest, kv_budget=kv_budget
+                )
             same = same and all(np.array_equal(a, b) for a, b in zip(own, alone[block], strict=True))
         if same and equal == max([1, *exact]):
             equal = slots
@@ -115,7 +115,8 @@ def check(
         if clock() - started > budget_seconds:
             break
     timed = time_slots(model.decoder, (1, *exact), rows[0], pulse)
-    return Verdict(tuple(exact), equal, classes, timed, None, tuple(waiting), longest, kv_budget)
+    left = tuple(waiting)
+    return Verdict(tuple(exact), equal, classes, timed, unchecked=left, positions=longest, kv_budget=kv_budget)
 
 
 def block_classes(
@@ -284,6 +285,7 @@ def verdict_of(
 ) -> Verdict:
     """The kept verdict, if it holds for rows of ``longest`` positions and for ``kv_budget`` (as for ``check``).
 
+    ``longest`` is by default what the model's own longest segments need.
     Without one the check is run and kept; one that ran out of time is gone on with.
     """
     longest = longest or model.positions_for(model.max_segment_seconds)

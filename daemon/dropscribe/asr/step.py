@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 CHECKED_SLOTS = (2, 3, 4, 5, 6, 7, 8, 12, 16)  # numbers of slots that the self-check looks at, besides 1
+KV_BUDGET = 32_768  # positions of keys and values for all rows together; the default of decode.kv_budget
 
 
 def block_length(position: int) -> int:

@@ -19,6 +19,7 @@ from dropscribe.asr import guards
 from dropscribe.asr.encoder import audio_tokens
 from dropscribe.asr.features import HOP, SAMPLE_RATE
 from dropscribe.asr.recognizer import Recognizer, Segment
+from dropscribe.asr.step import KV_BUDGET
 from dropscribe.asr.timing import BatchTiming
 from dropscribe.bench.plot import Curve
 from dropscribe.errors import ConfigError
@@ -109,7 +110,7 @@ def sweep(
     *,
     decoder: str = "bulk-sync",
     rounds: int = 3,
-    kv_budget: int = 32_768,
+    kv_budget: int = KV_BUDGET,
     verdict: Verdict | None = None,
     load_s: float = 0.0,
     progress: Callable[[str], None] = lambda _text: None,
