@@ -5,7 +5,7 @@
 Never imported by a test; run as a script, with the package on its path.
 """
 
-# ruff: noqa: T201, PTH119, PTH123 - it talks on stdout, and paths are bytes here
+# ruff: noqa: T201, PTH118, PTH119, PTH120, PTH123 - it talks on stdout, and paths are bytes here
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def lifeline() -> None:
 def work(queue: Queue, job: object, batch: int) -> None:
     name = os.path.basename(job.path_raw)
     if b"crash" in name:
+        with open(os.path.join(os.path.dirname(job.path_raw), f".dropscribe-{job.claim_id}-0.tmp".encode()), "wb"):
+            pass  # it dies while it publishes
         os.kill(os.getpid(), signal.SIGSEGV)
     while b"hang" in name:
         time.sleep(1)

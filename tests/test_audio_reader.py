@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -189,6 +190,16 @@ def test_a_child_that_died_idle_is_replaced_without_blame(short_wav):
         assert seconds(reader, short_wav) > 3
 
 
+def test_a_child_that_dies_while_it_is_given_a_file_is_replaced_without_blame(short_wav):
+    with Reader(Limits()) as reader:
+        seconds(reader, short_wav)
+        os.kill(reader.child_pid, signal.SIGSTOP)
+        killer = threading.Timer(0.3, os.kill, (reader.child_pid, signal.SIGKILL))
+        killer.start()
+        assert seconds(reader, short_wav) > 3
+        killer.join()
+
+
 def test_a_stopped_child_is_hung_and_killed(long_wav, short_wav):
     with Reader(Limits(stall_seconds=3)) as reader:
         blocks = reader.open(os.fsencode(long_wav)).blocks()
@@ -235,11 +246,25 @@ def test_a_memory_bomb_is_a_limit(short_wav, tmp_path, monkeypatch):
         assert seconds(reader, short_wav) > 3
 
 
-def test_a_child_that_cannot_start_blames_no_file(short_wav, monkeypatch):
-    monkeypatch.setattr(client.sys, "executable", "/bin/false")
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ("exit 1", "exit status 1"),
+        ("echo no interpreter >&2; exit 1", "no interpreter"),
+        ("kill -9 $$", "killed by SIGKILL"),
+        ("sleep 60", "silent for 1 s"),
+    ],
+)
+def test_a_child_that_cannot_start_blames_no_file(short_wav, tmp_path, monkeypatch, script, cause):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(client.sys, "executable", str(program))
+    monkeypatch.setattr(client, "START_SECONDS", 1.0)
     with Reader(Limits()) as reader, pytest.raises(errors.TransientError) as caught:
         reader.open(os.fsencode(short_wav))
     assert not isinstance(caught.value, errors.MediaError)
+    assert f"does not start: {cause};" in str(caught.value)
 
 
 def test_signals_to_the_whole_group_are_left_to_the_parent(short_wav):

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from audio_making import clip, encode
+from audio_making import clip, encode, wav_bytes
 from dropscribe.demo.score import word_error_rate
 from real_daemon import Place, alive, clips, kill, references, tree
 
@@ -68,7 +69,8 @@ def test_a_killed_supervisor_leaves_neither_worker_nor_reader(make: Callable[...
 
 def test_stopped_in_mid_batch_it_is_gone_in_ten_seconds_and_goes_on_later(make: Callable[..., Place]) -> None:
     place = make(decode={"max_segment_seconds": 5})
-    place.drop(clips(11)[0])
+    talk = place.folder / "talk.wav"
+    talk.write_bytes(wav_bytes(np.tile(clip("clip011"), 4)))  # too long to be done before the signal arrives
     daemon = place.start(**UNCOMPILED)
     place.until(lambda: place.value("SELECT count(*) FROM segments"))
     family = tree(daemon.pid)
@@ -82,7 +84,7 @@ def test_stopped_in_mid_batch_it_is_gone_in_ten_seconds_and_goes_on_later(make: 
     ]
     assert place.value("SELECT outcome FROM batches") == "told"
     assert place.once(**UNCOMPILED) == 0
-    job = place.job("clip011.flac")
+    job = place.job("talk.wav")
     assert place.value("SELECT sum(duration) FROM timings") == pytest.approx(job["audio_seconds"], abs=0.01)
     place.check()
 

@@ -58,9 +58,12 @@ class House:
         path.write_bytes(content)
         return path
 
-    def start(self, *, mode: str = "", quiet: float = 0.3, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *, mode: str = "", quiet: float = 0.3, interval: float = 30, **options: Any
+    ) -> subprocess.Popen[bytes]:
         settings = {
-            "database": str(self.database), "watch": [{"path": str(self.folder)}], "settle": {"quiet_seconds": quiet}
+            "database": str(self.database), "watch": [{"path": str(self.folder)}], "settle": {"quiet_seconds": quiet},
+            "scan": {"interval_seconds": interval},
         }  # fmt: skip
         options = {"worker": [sys.executable, str(WORKER)], "crash_delays": [0.05, 0.2], **options}
         with self.log.open("ab") as log:
@@ -249,6 +252,26 @@ def test_a_file_that_kills_the_worker_is_quarantined_after_three_lone_crashes(ho
     assert "SIGSEGV" in house.log.read_text()
     house.drop("later.wav")
     house.until(lambda: house.states().get("later.wav") == "done")
+
+
+def test_temp_files_of_a_dead_worker_are_gone_without_a_scan_and_without_a_restart(house: House) -> None:
+    (house.folder / "deep").mkdir()
+    house.drop("deep/crash.wav")
+    house.drop("crash.wav")
+    house.start(interval=3600)
+    house.until(lambda: house.states() == {"crash.wav": "quarantined"} and len(house.query("SELECT 1 FROM jobs")) == 2)
+    house.until(lambda: not list(house.folder.rglob("*.tmp")))
+    assert "event=swept" in house.log.read_text()
+
+
+def test_a_temp_file_of_no_live_claim_is_gone_after_the_next_scan(house: House) -> None:
+    house.start(interval=1)
+    house.until(lambda: house.service("pid"))
+    for name in ("one", "two"):
+        left = house.folder / name / ".dropscribe-dead-0.tmp"
+        left.parent.mkdir()
+        left.touch()
+        house.until(lambda left=left: not left.exists())
 
 
 def test_a_worker_that_hangs_is_killed_and_the_file_pays(house: House) -> None:

@@ -566,11 +566,14 @@ def test_only_temp_files_of_dead_claims_are_swept(bench: Bench) -> None:
             "dead-0.tmp",
         ):
             (folder / name).write_text("x")
-    assert sweep_temp_files(bench.db, [os.fsencode(bench.folder), b"/nowhere"]) == 2
+    here = os.fsencode(bench.folder)
+    assert sweep_temp_files(bench.db, [here, b"/nowhere"]) == 1
+    assert (deep / ".dropscribe-dead-0.tmp").exists()
+    assert sweep_temp_files(bench.db, [], [here, b"/nowhere"]) == 1
     assert {path.name for path in deep.iterdir()} == {
         f".dropscribe-{live.claim_id}-0.tmp", ".dropscribe-dead.tmp", "dead-0.tmp",
     }  # fmt: skip
-    assert sweep_temp_files(bench.db, [os.fsencode(bench.folder)]) == 0
+    assert sweep_temp_files(bench.db, [here], [here]) == 0
 
 
 def test_a_temp_name_that_is_left_from_before_is_passed_over(bench: Bench) -> None:

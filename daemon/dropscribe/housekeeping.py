@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dropscribe.jobs.database import Database
+    from dropscribe.jobs.records import Recovered
     from dropscribe.settings import Settings
     from dropscribe.watch.reconcile import Reconciler
 
@@ -30,19 +32,23 @@ class Housekeeping:
     def __init__(self, db: Database, settings: Settings, clock: Callable[[], float]) -> None:
         self._db, self._settings, self._clock = db, settings, clock
         self._checkpoint_at = 0.0
-        self._swept = False
+        self._folders: set[bytes] = set()  # where temp files of ours were seen, or may be
+        self._due = True
 
-    def sweep_again(self) -> None:
-        """A claim has died since: there may be temp files of it."""
-        self._swept = False
+    def claims_died(self, recovered: Recovered) -> None:
+        """They may have left temp files: where scans saw some, and where no scan has been since, beside their files."""
+        jobs = json.dumps([*recovered.requeued, *recovered.quarantined, *recovered.superseded])
+        rows = self._db.rows("SELECT path_raw FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (jobs,))
+        self._folders.update(os.path.dirname(row["path_raw"]) for row in rows)  # noqa: PTH120 - bytes
+        self._due = True
 
     def tidy(self, reconciler: Reconciler | None) -> None:
         """Temp files of dead claims, once the folders are known; the write-ahead log, when it is time."""
-        if not self._swept and reconciler is not None and reconciler.scanned:
-            self._swept = True
-            folders = set(reconciler.leftovers)
-            folders |= {os.fsencode(watch.output_dir) for watch in self._settings.watch if watch.output_dir}
-            swept = sweep_temp_files(self._db, folders)
+        if reconciler is not None and reconciler.scanned and (self._due or not reconciler.leftovers <= self._folders):
+            self._due = False
+            self._folders |= reconciler.leftovers
+            trees = [os.fsencode(watch.output_dir) for watch in self._settings.watch if watch.output_dir]
+            swept = sweep_temp_files(self._db, sorted(self._folders), trees)
             if swept:
                 log.info("swept", files=swept)
         now = self._clock()

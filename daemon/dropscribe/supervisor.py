@@ -168,6 +168,7 @@ class Supervisor:
             log.info("recovered", jobs=len(recovered.requeued))
         self._problem, self._written, self._data_version = None, (None, None), -1
         self._housekeeping = Housekeeping(db, self._settings, self._clock)
+        self._housekeeping.claims_died(recovered)
         log.info("started", pid=os.getpid(), database=str(self._settings.database), folders=len(self._settings.watch))
         self._intake = IntakeThread(
             self._settings, observe=not self._once, queued=lambda: self._inbox.put((None, {"event": "queued"}))
@@ -351,9 +352,8 @@ class Supervisor:
                 log.error("quarantined", job=job)
             if self._crashes.failures > 1:
                 self._problem = f"the worker {how}, {self._crashes.failures} times in a row; it is started again"
-            self._housekeeping.sweep_again()
         else:
-            self._queue.recover(None, cause="shutdown")
+            recovered = self._queue.recover(None, cause="shutdown")
             delay = 0.0
             if code == MODEL_PROBLEM:
                 kind, message = worker.problem or ("model", "the model cannot be used; the worker's log says why")
@@ -364,6 +364,7 @@ class Supervisor:
             elif not worker.claims and not worker.told:
                 delay = self._crashes.next()  # came, took nothing, left: never in a tight loop
             log.info("worker_left", pid=worker.pid)
+        self._housekeeping.claims_died(recovered)
         self._start_at = self._clock() + delay
         self._look_again()
 

@@ -72,8 +72,7 @@ class Reader:
         Raises ``EmptyFile``, ``NotMedia`` (no regular file), ``SourceMissing``, ``SourceBusy``, ``SourceChanged``,
         ``ReaderCrashed``, ``ReaderHung``; ``TransientError`` when the child does not start.
         """
-        child = self._request(protocol.HASH, path)
-        _, payload = child.next_frame(path)
+        _, payload = self._ask(protocol.HASH, path)
         return Fingerprint(**json.loads(payload))
 
     def open(self, path: bytes) -> Stream:
@@ -81,8 +80,7 @@ class Reader:
 
         A stream still open is abandoned. Raises what ``hash`` does, and every ``MediaError``.
         """
-        child = self._request(protocol.OPEN, path)
-        _, payload = child.next_frame(path)
+        child, payload = self._ask(protocol.OPEN, path)
         self._stream = Stream(child, path, Media(**json.loads(payload)))
         return self._stream
 
@@ -105,6 +103,18 @@ class Reader:
     def child_pid(self) -> int | None:
         """The child's process id while one runs."""
         return self._child.pid if self._child is not None and not self._child.ended else None
+
+    def _ask(self, kind: bytes, path: bytes) -> tuple[_ChildProcess, bytearray]:
+        """Hand over a path; the child that has it, and the payload of what it says first."""
+        child = self._request(kind, path)
+        try:
+            return child, child.next_frame(path)[1]
+        except errors.ReaderCrashed:
+            if child.requests == 1:
+                raise
+        # It may have been dying before it was given this file; one that dies of its first file leaves no doubt.
+        child = self._request(kind, path)
+        return child, child.next_frame(path)[1]
 
     def _request(self, kind: bytes, path: bytes) -> _ChildProcess:
         if self._stream is not None:
@@ -247,13 +257,16 @@ class _ChildProcess:
     def _wait_until_ready(self) -> None:
         try:
             self._read_frame(START_SECONDS)
-        except (TimeoutError, EOFError):
-            self._process.kill()
-            last_words = self._last_words()
-            self.end()
-            raise errors.TransientError(
-                f"the reader process does not start: {last_words}; `dropscribe doctor` checks the installation"
-            ) from None
+        except TimeoutError:
+            cause = self._last_words() or f"silent for {START_SECONDS:.0f} s"
+        except EOFError:
+            cause = self._how_it_died()
+        else:
+            return
+        self.end()
+        raise errors.TransientError(
+            f"the reader process does not start: {cause}; `dropscribe doctor` checks the installation"
+        )
 
     def _read_frame(self, timeout: float) -> tuple[bytes, bytearray]:
         """One frame. Raises ``TimeoutError`` after ``timeout`` seconds without a byte, ``EOFError`` at the end."""
@@ -280,19 +293,20 @@ class _ChildProcess:
             self._buffer += data
 
     def _raise_for_death(self, path: bytes) -> NoReturn:
+        cause = self._how_it_died()
+        self.end()
+        name = printable(path)
+        if self._process.returncode == protocol.EXIT_MEMORY:
+            raise errors.MediaLimit(f"{name} takes more memory than reader.memory_mb allows; convert it to FLAC or WAV")
+        raise errors.ReaderCrashed(f"{name}: the reader process died on it ({cause}); export the file again")
+
+    def _how_it_died(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # its end of the pipe closes a moment before it is gone
         status = self._process.poll()
-        last_words = self._last_words()
-        self.end()
-        name = printable(path)
-        if status == protocol.EXIT_MEMORY:
-            raise errors.MediaLimit(f"{name} takes more memory than reader.memory_mb allows; convert it to FLAC or WAV")
         if status is not None and status < 0:
-            cause = f"killed by {signal.Signals(-status).name}"
-        else:
-            cause = last_words or f"exit status {status}"
-        raise errors.ReaderCrashed(f"{name}: the reader process died on it ({cause}); export the file again")
+            return f"killed by {signal.Signals(-status).name}"
+        return self._last_words() or f"exit status {status}"
 
     def _last_words(self) -> str:
         """The last line the child wrote to stderr."""

@@ -120,9 +120,11 @@ def write_temp(folder: bytes, claim_id: str, content: bytes) -> bytes:
     return path
 
 
-def temps(folder: bytes) -> Iterator[tuple[bytes, str]]:
-    """Path and claim of every temp file in ``folder`` and below it. Folders that cannot be read are passed over."""
-    for parent, _, names in os.walk(folder):
+def temps(folder: bytes, *, below: bool = False) -> Iterator[tuple[bytes, str]]:
+    """Path and claim of every temp file in ``folder``, and ``below``. Folders that cannot be read are passed over."""
+    for parent, folders, names in os.walk(folder):
+        if not below:
+            folders.clear()
         for name in names:
             if found := _TEMP.fullmatch(name):
                 yield os.path.join(parent, name), os.fsdecode(found[1])

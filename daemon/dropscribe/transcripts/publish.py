@@ -132,12 +132,13 @@ def publish(
     return paths
 
 
-def sweep_temp_files(db: Database, folders: Iterable[bytes]) -> int:
-    """Remove the temp files that dead claims left in ``folders`` and below; returns how many.
+def sweep_temp_files(db: Database, folders: Iterable[bytes], trees: Iterable[bytes] = ()) -> int:
+    """Remove the temp files that dead claims left in ``folders``, and in ``trees`` and below; returns how many.
 
     The files are listed before the claims: one that a new claim writes meanwhile is either not listed or known as live.
     """
     left = [found for folder in folders for found in files.temps(folder)]
+    left += [found for tree in trees for found in files.temps(tree, below=True)]
     if not left:
         return 0
     live = outputs.live_claims(db)

@@ -49,7 +49,7 @@ class Passes:
         self._clock = clock
         self._stopping = stopping
         self._left = left
-        self.leftovers: set[bytes] = set()  # folders with temp files of ours
+        self.leftovers: frozenset[bytes] = frozenset()  # folders with temp files of ours
         self._version: int | None = None
         self._rows = self._missing = 0
 
@@ -88,7 +88,7 @@ class Passes:
         if leaving:
             self._leave(root, leaving)
         missing = self._look_for_missing(root, record, unchanged, changed) if record.complete else []
-        self.leftovers.update(record.leftovers)
+        self.leftovers |= set(record.leftovers)
         # what a pass costs from now on: one that judges everything, as the first does, costs about three times as much
         root.pass_cpu = (time.thread_time() - cpu) / (1 if len(changed) <= len(unchanged) else 3)
         root.finished_pass(started, self._clock(), record, waiting(root))

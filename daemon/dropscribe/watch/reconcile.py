@@ -141,7 +141,7 @@ class Reconciler:
         return all(root.looked for root in self.roots)
 
     @property
-    def leftovers(self) -> set[bytes]:
+    def leftovers(self) -> frozenset[bytes]:
         """Folders in which temp files of ours were seen; the supervisor sweeps them."""
         return self._passes.leftovers
 
