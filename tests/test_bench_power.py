@@ -488,6 +488,28 @@ def test_ctrl_c_reaches_the_command_and_what_was_measured_is_given(machine: dict
     assert "exit_code: 9" in said
 
 
+TAKEN_BY_A_THREAD = '''
+import signal, sys, threading
+from dropscribe.bench.following import follow
+command = """import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+open(sys.argv[1], "w")
+signal.pause()"""
+def meter():
+    with open(sys.argv[1]):  # a fifo: open once the command has its handler
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        threading.Event().wait()
+threading.Thread(target=meter, daemon=True).start()
+sys.exit(follow([sys.executable, "-c", command, sys.argv[1]]).code)
+'''
+
+
+def test_a_signal_that_a_meters_thread_takes_is_passed_on_too(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ready")
+    script = [sys.executable, "-c", TAKEN_BY_A_THREAD, str(tmp_path / "ready")]
+    assert subprocess.run(script, check=False, timeout=60).returncode == 9
+
+
 @on_linux
 def test_json_goes_to_stdout_and_audio_is_measured_by_decoding_it(machine: dict[str, str]) -> None:
     from dropscribe import resources

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+LOOK_SECONDS = 0.2
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells, env and time have it
 
@@ -37,10 +39,27 @@ def follow(command: Sequence[str], then: Callable[[], object] = lambda: None) ->
             error = refused.strerror or str(refused)
         else:
             with signals.for_process(process):
-                code = process.wait()
+                code = _wait(process)
         ended = time.monotonic()
         then()
         return Ran(128 - code if code < 0 else code, began, ended, tuple(signals.got), error)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The exit code. The system may give a signal to any thread, a meter's too, and Python runs the handler in ours.
+
+    Ours would not hear of it while it waits in the kernel; so another one does that, and ours looks now and then.
+    """
+    ended = threading.Event()
+
+    def wait() -> None:
+        process.wait()
+        ended.set()
+
+    threading.Thread(target=wait, name="command", daemon=True).start()
+    while not ended.wait(LOOK_SECONDS):
+        pass
+    return process.wait()
 
 
 class _Signals:
