@@ -256,10 +256,10 @@ def test_a_file_that_kills_the_worker_is_quarantined_after_three_lone_crashes(ho
 
 def test_temp_files_of_a_dead_worker_are_gone_without_a_scan_and_without_a_restart(house: House) -> None:
     (house.folder / "deep").mkdir()
-    house.drop("deep/crash.wav")
-    house.drop("crash.wav")
+    house.drop("deep/crash1.wav")
+    house.drop("crash2.wav")
     house.start(interval=3600)
-    house.until(lambda: house.states() == {"crash.wav": "quarantined"} and len(house.query("SELECT 1 FROM jobs")) == 2)
+    house.until(lambda: house.states() == {"crash1.wav": "quarantined", "crash2.wav": "quarantined"}, 60)
     house.until(lambda: not list(house.folder.rglob("*.tmp")))
     assert "event=swept" in house.log.read_text()
 
