@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ten_minutes_are_as_good_as_their_clips_done_singly(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("decoder", "slots", "minutes"), [("batched", 8, 10), ("bulk-sync", 6, 3)])
+def test_minutes_are_as_good_as_their_clips_done_singly(decoder: str, slots: int, minutes: int, tmp_path: Path) -> None:
     """``tools/check_decoders.py --minutes 60`` does an hour."""
-    recording = write_recording(tmp_path / "long.wav", 10, seed=8)
-    run = transcribe_recording(tmp_path / "long.wav", recording)
-    assert run.seconds >= 600
-    assert run.segments >= 20
+    recording = write_recording(tmp_path / "long.wav", minutes, seed=8)
+    run = transcribe_recording(tmp_path / "long.wav", recording, decoder=decoder, slots=slots)
+    assert run.seconds >= 60 * minutes
+    assert run.segments >= 2 * minutes
     assert run.tiles
     assert run.reasons == {"eos"}
     assert run.wer <= run.single_wer + 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -28,6 +29,7 @@ from asr_support import (
     run_plan,
 )
 from dropscribe.asr import decoders
+from dropscribe.asr.batched import batched
 from dropscribe.asr.timing import BatchTiming
 
 on_cpu()
@@ -226,7 +228,7 @@ def test_what_a_row_may_need_is_its_length_and_what_is_left_of_its_budget() -> N
 # --- seconds --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schedule", ["serial", "bulk-sync"])
+@pytest.mark.parametrize("schedule", ["serial", "bulk-sync", "batched"])
 def test_a_steps_seconds_are_shared_by_its_live_rows_and_add_up(schedule: str) -> None:
     model, timing = quick(), BatchTiming()
     rows = [m.row(at, model.eos) for at, m in enumerate(pool("tiny")[:5])]
@@ -234,7 +236,8 @@ def test_a_steps_seconds_are_shared_by_its_live_rows_and_add_up(schedule: str) -
     if schedule == "serial":
         ended = list(decoders.serial(model.decoder, line, timing))
     else:
-        ended = list(decoders.bulk_sync(model.decoder, line, timing, slots=3, kv_budget=32_768))
+        run = decoders.bulk_sync if schedule == "bulk-sync" else batched
+        ended = list(run(model.decoder, line, timing, slots=3, kv_budget=32_768))
     assert sum(row.timing.decode_s for row in ended) == pytest.approx(timing.decode_s, rel=1e-6)
     assert sum(row.timing.generated_tokens for row in ended) == timing.generated_tokens
     assert all(row.timing.decode_s > 0 for row in ended)
@@ -250,7 +253,8 @@ def test_a_pulse_that_raises_stops_at_the_next_step() -> None:
         if beats == 4:
             raise KeyboardInterrupt
 
-    for schedule in (decoders.serial, lambda *a, **k: decoders.bulk_sync(*a, slots=2, kv_budget=999, **k)):
+    two: dict[str, Any] = {"slots": 2, "kv_budget": 999}
+    for schedule in (decoders.serial, partial(decoders.bulk_sync, **two), partial(batched, **two)):
         beats, timing = 0, BatchTiming()
         line = FakeLine([member.row(at, frozenset(), 20) for at in range(2)])
         with pytest.raises(KeyboardInterrupt):

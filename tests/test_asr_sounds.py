@@ -108,7 +108,7 @@ def test_a_looped_clip_ends_within_its_budget_on_random_weights() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["serial", "bulk-sync"])
+@pytest.mark.parametrize("schedule", ["serial", "bulk-sync", "batched"])
 def test_a_model_stuck_on_one_token_is_stopped_twice_and_called_a_loop(
     schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CUT_PLAN = 1  # raised whenever the same audio would be cut or read differently, so that kept segments stop counting
 
 
-@dataclass
+@dataclass(eq=False)
 class File:
     """One file on its way. The feed fills in what it learns of it; results are added by the consumer."""
 

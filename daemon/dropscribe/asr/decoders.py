@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Sampler = Callable[[mx.array], mx.array]  # logits [1, V] → token [1, 1] int32
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """A prefilled row: its first token is known to the device, maybe not yet to the host."""
 

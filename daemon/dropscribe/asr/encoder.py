@@ -68,7 +68,7 @@ class Conv:
         return [self.bias, *([self.weight] if self.product is None else self.product.arrays())]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EncoderLayer:
     """One pre-norm transformer layer with biases."""
 

@@ -128,7 +128,7 @@ def _side_by_side(x: mx.array) -> mx.array:
     return (x if L == 1 else x.transpose(0, 2, 1, 3)).reshape(S, L, heads * head_dim)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One decoder layer."""
 

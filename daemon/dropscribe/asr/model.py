@@ -41,7 +41,7 @@ class Located:
     revision: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A loaded checkpoint, ready to run on one device."""
 

@@ -55,7 +55,7 @@ def language_name(language: str | None, supported: tuple[str, ...]) -> str | Non
     raise ConfigError(f"this model does not know the language {language!r}; it knows {', '.join(supported)}")
 
 
-@dataclass
+@dataclass(eq=False)
 class PromptBuilder:
     """Builds prompts for one tokenizer; caches the parts that do not depend on the audio."""
 

@@ -38,7 +38,7 @@ FinishReason = Literal["eos", "length", "loop", "silence"]
 CACHE_LIMIT_BYTES = {"cpu": 128 * 1024 * 1024, "gpu": 512 * 1024 * 1024}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segment:
     """A piece of audio to be recognized by itself."""
 
@@ -71,7 +71,7 @@ class Part:
     token_ids: tuple[int, ...]  # as generated, end token included
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """A recognized segment: one part, or more if it had to be cut again."""
 
@@ -81,7 +81,7 @@ class Result:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Pending:
     """A segment on its way: the parts it was cut into and what has come back of them."""
 
@@ -101,7 +101,7 @@ class _Pending:
         return total
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Ready:
     """One row's features, waiting for a place."""
 

@@ -64,7 +64,7 @@ class Verdict:
         return max(allowed, key=lambda s: self.tokens_per_second.get(s, 0.0), default=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Prefilled:
     token: mx.array  # [1, 1]
     state: SlotState

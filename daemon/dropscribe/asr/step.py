@@ -91,7 +91,7 @@ def _on_cuda() -> bool:
     return bool(mx.cuda.is_available()) and mx.default_device().type == mx.DeviceType.gpu
 
 
-@dataclass
+@dataclass(eq=False)
 class SlotState:
     """What S slots carry from step to step; ``keys`` and ``values`` hold one ``[S, KV, C, hd]`` a layer."""
 

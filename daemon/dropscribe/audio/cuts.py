@@ -43,7 +43,7 @@ DITHER_PEAK = 2.5 * 2.0**-15
 SHORTEST_RECUT = 2 * 16_000  # samples; below, two halves would not decode better
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
     """One stretch of audio to be decoded on its own. Pieces tile the file."""
 

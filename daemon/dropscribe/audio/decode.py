@@ -44,7 +44,7 @@ GUESSED = frozenset(
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class Decoded:
     """An opened file. ``frames`` yields ``(sample_rate, float32 [n, channels])`` in file order; read it once.
 

@@ -135,7 +135,7 @@ def bundled(folder: Path, settings: Settings, *, long_seconds: Sequence[float] =
     return write(named, folder, long_seconds=long_seconds, long_files=1, seed=0, say=lambda _text: None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Named:
     name: str
     samples: np.ndarray

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KV_BUDGET = 2**31  # memory is not what is measured here
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recording:
     """Samples, and how long they took to read; ``None``: they were not read from a file."""
 
@@ -46,7 +46,7 @@ def shortened(recordings: Sequence[Recording], seconds: float, say: Callable[[st
     return kept
 
 
-@dataclass
+@dataclass(eq=False)
 class Clocked(decoders.Row):
     """A row that notes when the host sees each of its tokens."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RATE = 16_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clip:
     """A recording and what is said in it."""
 

@@ -52,7 +52,7 @@ class Timed:
             self.seconds.append(time.perf_counter() - started)
 
 
-@dataclass
+@dataclass(eq=False)
 class Blocks:
     """State of S slots with C positions each, in the middle of a recording."""
 

@@ -39,7 +39,7 @@ SECONDS = ("feature_s", "encode_s", "prefill_s", "decode_s")
 WITHIN = 0.02  # a larger size must be faster by more than this to be worth its memory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chunks:
     """Pieces of equal length, and how often the audio had to be repeated for them."""
 
