@@ -55,7 +55,7 @@ def test_the_held_out_clips_come_back_right_as_lines_that_a_program_can_read(tmp
     for result in results:
         assert result["language"] == "English"
         assert result["rtf"] == pytest.approx(result["time"] / result["duration"])
-        assert result["batch_size"] == 6
+        assert result["batch_size"] == 8
         assert result["batch_time"] > result["time"] > 0
     for batch_time in {result["batch_time"] for result in results}:
         own = [result for result in results if result["batch_time"] == batch_time]

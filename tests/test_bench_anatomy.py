@@ -8,6 +8,7 @@ import tempfile
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import soundfile
@@ -74,8 +75,8 @@ def test_quantised_weights_count_as_they_lie_in_memory_with_their_scales() -> No
 
 
 def test_the_graph_of_a_step_has_the_operations_the_code_asks_for() -> None:
-    one = step_parts.graph_operations(quick().decoder, 1, 64)
-    two = step_parts.graph_operations(quick().decoder, 2, 64)
+    decoder = quick().decoder
+    one, two = (step_parts.graph_operations(decoder, step_parts.Blocks.make(decoder, slots, 64)) for slots in (1, 2))
     for nodes in (one, two):
         assert nodes["ArgReduce"] == 1
         assert nodes["Gather"] == 1  # the embedding
@@ -83,7 +84,7 @@ def test_the_graph_of_a_step_has_the_operations_the_code_asks_for() -> None:
         assert nodes["Rsqrt"] == 3 * L + 1  # norms: in, queries and keys together, mlp; and the last
         assert nodes["ScatterAxis"] == 2 * L  # keys and values, each slot at its own position, in place
         assert nodes["Cos"] == L  # the rotation, of both together
-    assert one == step_parts.graph_operations(quick().decoder, 1, 64)
+    assert one == step_parts.graph_operations(decoder, step_parts.Blocks.make(decoder, 1, 64))
 
 
 def test_looking_at_memory_in_another_way_is_no_operation() -> None:
@@ -99,6 +100,31 @@ def test_the_bandwidth_counts_what_each_way_moves(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(step_parts.time, "perf_counter", iter(range(1000)).__next__)  # every run takes one second
     rates = step_parts.bandwidth(1, 3, rows_first=True)
     assert rates == {"copy": 2 * 2**20, "sum": 2**20, "matrix × vector": 2**20}
+
+
+def test_blocks_that_are_measured_in_turns_are_written_in_place_and_held_once() -> None:
+    """Three copies of 64 slots of 4,096 positions were more than an H200 has."""
+    decoder = random_model("fp32").decoder
+    blocks = step_parts.Blocks.make(decoder, 4, 1024)
+    parts = [step_parts.whole_step(decoder, blocks), *step_parts.cache_parts(decoder, blocks)]
+    step_parts.graph_operations(decoder, blocks)
+    held = sum(array.nbytes for array in (*blocks.keys, *blocks.values))
+    for at in range(2):
+        if at:
+            mx.reset_peak_memory()
+            before = mx.get_active_memory()
+        for part in parts:
+            part.once(counted=False)
+    assert mx.get_peak_memory() - before < held / 2
+
+
+def test_more_positions_than_the_daemon_ever_holds_are_left_out() -> None:
+    report = taken_apart(slots=(1, 2), contexts=(64, 128), kv_budget=128)
+    measured_at = {(row["slots"], row["context"]) for row in report.rows if row["section"] == "step"}
+    assert measured_at == {(1, 64), (1, 128), (2, 64)}
+    assert "2 × 128" in report.summary.values()
+    with pytest.raises(ConfigError, match=r"2 slots of 64 positions .* decode\.kv_budget = 127"):
+        taken_apart(slots=(1, 2), contexts=(64,), kv_budget=127)
 
 
 # --- the report -----------------------------------------------------------------------------------------------------

@@ -424,7 +424,7 @@ def test_the_commands_from_source_to_comparison(spoken: Path, tmp_path: Path) ->
         assert document["summary"]["set"] == json.loads(made.stdout)["set"]
         assert document["rows"][0]["wer"] == 0.0
         kept = place.rows("SELECT kind, decoder, audio_seconds FROM benchmarks")
-        assert [(row["kind"], row["decoder"]) for row in kept] == [("eval", "bulk-sync")]
+        assert [(row["kind"], row["decoder"]) for row in kept] == [("eval", "batched")]
         again = place.command("bench", "eval", "run", chosen, "--model", "bundled", "--files", "--compare", str(result))
         assert again.returncode == 0, again.stderr
         assert "short: wer now − then: +0.0000" in again.stdout

@@ -2,7 +2,7 @@
 """``bench sweep`` and ``bench anatomy`` where only MLX and the recognizer are installed. Prints one JSON object a line.
 
     python tools/bench_device.py MODEL AUDIO_DIR [--quick] [--sweep-slots 1,2,4,6,8] [--anatomy-slots 1,7]
-        [--decoders bulk-sync,batched] [--skip-sweep] [--skip-anatomy]
+        [--decoders bulk-sync,batched] [--skip-sweep] [--skip-anatomy] [--rounds N] …
 
 MODEL is a checkpoint directory (tools/make_random_model.py writes any shape), AUDIO_DIR a folder of .wav or .flac files
 at 16 kHz. ``dropscribe bench`` itself needs the whole package. Not done here: reading through the reader process, the
@@ -30,6 +30,19 @@ from dropscribe.bench.report import Report, measured
 
 if TYPE_CHECKING:
     from dropscribe.asr.model import Model
+
+QUICK = {
+    "chunk_seconds": 5.0,
+    "num_chunks": 6,
+    "rounds": 2,
+    "clip_seconds": 4.0,
+    "contexts": [64, 256, 1024],
+    "repeats": 10,
+}
+FULL = {
+    "chunk_seconds": 10.0, "num_chunks": 24, "rounds": 3, "clip_seconds": 30.0, "contexts": [64, 256, 1024, 4096],
+    "repeats": 50,
+}  # fmt: skip
 
 
 def say(text: str) -> None:
@@ -62,15 +75,15 @@ def numbers(text: str) -> list[int]:
 
 
 def sweep_all(model: Model, recordings: list[Recording], options: argparse.Namespace, **more: Any) -> None:
-    seconds, count = (5.0, 6) if options.quick else (options.chunk_seconds, options.num_chunks)
-    chunks = sweep.cut_chunks([one.samples for one in recordings], chunk_seconds=seconds, count=count)
+    samples = [one.samples for one in recordings]
+    chunks = sweep.cut_chunks(samples, chunk_seconds=options.chunk_seconds, count=options.num_chunks)
     for decoder in options.decoders.split(","):
         report = Report("sweep", sweep.COLUMNS, machine=more["machine"], options={**vars(options), "decoder": decoder})
         report.options["chunks_repeated"] = chunks.repeated
         verdict = Verdict((), 1, (0,), {}) if decoder == "batched" else None  # never narrows: S stays what it is
         parts = sweep.sweep(
-            report, model, chunks, options.sweep_slots, decoder=decoder, rounds=2 if options.quick else options.rounds,
-            verdict=verdict, load_s=more["load_s"],
+            report, model, chunks, options.sweep_slots, decoder=decoder, rounds=options.rounds, verdict=verdict,
+            load_s=more["load_s"],
         )  # fmt: skip
         show(measured(report, parts, say))
         if report.interrupted:
@@ -79,11 +92,12 @@ def sweep_all(model: Model, recordings: list[Recording], options: argparse.Names
 
 def take_apart(model: Model, recordings: list[Recording], options: argparse.Namespace, machine: dict[str, Any]) -> None:
     report = Report("anatomy", anatomy.COLUMNS, machine=machine, options=vars(options))
-    quick = {"contexts": (64, 256, 1024), "repeats": 10, "rounds": 1}
-    how = quick if options.quick else {"repeats": 50, "rounds": 3}
-    longest = min(model.longest_seconds, model.max_segment_seconds, 4.0 if options.quick else 30.0)
+    longest = min(model.longest_seconds, model.max_segment_seconds, options.clip_seconds)
     clips = shortened(recordings[: options.clips], longest, say)
-    parts = anatomy.anatomy(report, model, clips, slots=options.anatomy_slots, probe_megabytes=options.probe_mb, **how)
+    parts = anatomy.anatomy(
+        report, model, clips, slots=options.anatomy_slots, contexts=options.contexts, repeats=options.repeats,
+        rounds=options.rounds, probe_megabytes=options.probe_mb, progress=say,
+    )  # fmt: skip
     show(measured(report, parts, say))
     if report.interrupted:
         raise SystemExit(130)
@@ -96,17 +110,23 @@ def main() -> None:
     parser.add_argument("--sweep-slots", type=numbers, default=[1, 2, 4, 6, 8])
     parser.add_argument("--anatomy-slots", type=numbers, default=[1, 7])
     parser.add_argument("--decoders", default="bulk-sync,batched", help="of the sweep")
-    parser.add_argument("--chunk-seconds", type=float, default=10.0)
-    parser.add_argument("--num-chunks", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=3, help="of the sweep")
+    parser.add_argument("--chunk-seconds", type=float)
+    parser.add_argument("--num-chunks", type=int)
+    parser.add_argument("--rounds", type=int, help="of the sweep, and of the recordings for the latencies")
     parser.add_argument("--clips", type=int, default=8, help="files the latencies are measured with")
+    parser.add_argument("--clip-seconds", type=float, help="of each of them at the most")
+    parser.add_argument("--contexts", type=numbers, help="positions a slot")
+    parser.add_argument("--repeats", type=int, help="runs of each part of a step")
     parser.add_argument(
         "--probe-mb", type=int, default=1024, help="array of the bandwidth probe; larger than any cache"
     )
-    parser.add_argument("--quick", action="store_true", help="6 chunks of 5 s, two rounds; few repeats")
+    parser.add_argument("--quick", action="store_true", help=f"unless given: {QUICK}")
     parser.add_argument("--skip-sweep", action="store_true")
     parser.add_argument("--skip-anatomy", action="store_true")
     options = parser.parse_args()
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     recordings = read(options.audio_dir)
     options.audio_dir = str(options.audio_dir)
     started = time.perf_counter()

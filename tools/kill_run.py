@@ -89,7 +89,10 @@ class _Round:
         self._sources = folder / "sources"
         self._names = _make_files(self._sources, plan.files, dice)
         # MLX compiles for the CPU into a cache that a kill would leave half-written
-        settings: dict[str, Any] = {"quiet": 0.2, "decode": {"batch_size": 3, "max_segment_seconds": 5}}
+        decode: dict[str, Any] = {"batch_size": 3, "max_segment_seconds": 5}
+        if plan.decoder == "fake":
+            decode["decoder"] = "bulk-sync"  # there is no model that could be checked for the true batch
+        settings: dict[str, Any] = {"quiet": 0.2, "decode": decode}
         for place in ("calm", "fire"):
             (folder / place).mkdir()
         self._calm = real_daemon.Place(folder / "calm", **settings)

@@ -181,6 +181,8 @@ def _sweep(
             progress=progress,
         )
         measured(report, parts, say)
+        if report.rows and report.summary["chunks_without_words"] == len(chunks.samples):
+            say("no chunk came out with words: output_digest is that of nothing; token_digest tells outputs apart")
         best = bench.best_size(report, verdict, settings.decode.exactness)
         report.summary["best"] = best
         return report, _apply(report, held.model, decoder, best) if apply else None
@@ -205,6 +207,7 @@ def _anatomy(settings: Settings, recordings: Sequence[Recording], options: dict[
             shortened(recordings, most, say),
             **options,
             probe_megabytes=64 if quick else 256,
+            kv_budget=settings.decode.kv_budget,
             progress=progress,
         )
         return measured(report, parts, say)

@@ -12,9 +12,11 @@ import mlx.core as mx
 import numpy as np
 
 from dropscribe.asr.features import SAMPLE_RATE
+from dropscribe.asr.step import KV_BUDGET
 from dropscribe.bench import step_parts
 from dropscribe.bench.latency import clocked
 from dropscribe.bench.plot import Curve
+from dropscribe.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,14 +42,24 @@ def anatomy(
     repeats: int = 30,
     rounds: int = 3,
     probe_megabytes: int = 256,
+    kv_budget: int = KV_BUDGET,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[None]:
     """Measure and fill ``report`` part by part.
 
     ``contexts``: block lengths C of the keys and values. ``repeats``: runs of every part, in turns; ``rounds``: times
-    the recordings are decoded for the latencies, after once unmeasured.
+    the recordings are decoded for the latencies, after once unmeasured. ``kv_budget``: the most positions of all slots
+    together; what is larger never runs, might not fit the memory, and is left out. ``ConfigError`` if nothing remains.
     """
     decoder = model.decoder
+    fitting = {count: [context for context in contexts if count * context <= kv_budget] for count in slots}
+    if empty := [count for count, some in fitting.items() if not some]:
+        raise ConfigError(
+            f"{empty[0]} slots of {min(contexts)} positions are more than decode.kv_budget = {kv_budget}, which the "
+            "daemon never exceeds; measure fewer slots or shorter contexts, or raise it"
+        )
+    if left_out := [f"{n} × {context}" for n in slots for context in contexts if context not in fitting[n]]:
+        report.summary[f"left out: slots × positions over decode.kv_budget = {kv_budget}"] = ", ".join(left_out)
     report.audio_seconds = sum(len(recording.samples) for recording in recordings) / SAMPLE_RATE
     progress("memory bandwidth")
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
@@ -58,7 +70,7 @@ def anatomy(
     yield
     for count in slots:
         progress(f"one step, slots {count}")
-        yield from _steps(report, decoder, slots=count, contexts=contexts, repeats=repeats, bytes_per_second=best)
+        yield from _steps(report, decoder, slots=count, contexts=fitting[count], repeats=repeats, bytes_per_second=best)
     for count in slots:
         for name in ("serial",) if count == 1 else ("bulk-sync", "batched"):
             enough = [recordings[at % len(recordings)] for at in range(max(count, len(recordings)))]
@@ -86,7 +98,7 @@ def _steps(
     fixed = step_parts.fixed_parts(decoder, slots)
     blocks = {context: step_parts.Blocks.make(decoder, slots, context) for context in contexts}
     wholes = {context: step_parts.whole_step(decoder, blocks[context]) for context in contexts}
-    cache = {context: step_parts.cache_parts(decoder, slots, context) for context in contexts}
+    cache = {context: step_parts.cache_parts(decoder, blocks[context]) for context in contexts}
     sync = step_parts.sync(blocks[contexts[0]])
     everything = [sync, *fixed, *wholes.values(), *(part for parts in cache.values() for part in parts)]
     for at in range(step_parts.WARM + repeats):
@@ -99,7 +111,7 @@ def _steps(
     for context in contexts:
         whole = statistics.median(wholes[context].seconds)
         row = _row("step", "whole step", wholes[context].seconds, context=context, share=1.0, **common)
-        report.rows.append(row | _floor(decoder, slots, context, whole, bytes_per_second))
+        report.rows.append(row | _floor(decoder, blocks[context], whole, bytes_per_second))
     known = statistics.median(wholes[base].seconds)
     report.rows.append(_row("part", "sync", sync.seconds, share=waited / known, **common))
     explained = waited
@@ -135,9 +147,10 @@ def _host(report: Report, times: step_parts.HostTimes, **common: Any) -> None:
         report.rows.append(_row("host", name, seconds, share=statistics.median(seconds) / whole, **common))
 
 
-def _floor(decoder: TextDecoder, slots: int, context: int, seconds: float, bytes_per_second: float) -> dict[str, Any]:
+def _floor(decoder: TextDecoder, blocks: step_parts.Blocks, seconds: float, bytes_per_second: float) -> dict[str, Any]:
     """Operations and bytes of a step, and how far it is from what its bytes alone would take."""
-    nodes = step_parts.graph_operations(decoder, slots, context)
+    slots, _, context, _ = blocks.keys[0].shape
+    nodes = step_parts.graph_operations(decoder, blocks)
     views = sum(count for name, count in nodes.items() if name in step_parts.VIEWS)
     moved = step_parts.step_bytes(decoder, slots, context)
     floor = moved.total / bytes_per_second

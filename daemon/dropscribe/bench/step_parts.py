@@ -126,17 +126,21 @@ def fixed_parts(decoder: TextDecoder, slots: int) -> list[Timed]:
     return parts
 
 
-def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
-    """Masks, writing one position of keys and values, and attention over ``context`` positions, in all layers."""
+def cache_parts(decoder: TextDecoder, blocks: Blocks) -> list[Timed]:
+    """Masks, writing one position of keys and values, and attention over all of ``blocks``, in all layers.
+
+    The blocks may be those of ``whole_step``: nobody keeps them between two runs, or each write would copy them.
+    """
     shape = decoder.shape
-    blocks = Blocks.make(decoder, slots, context)
+    slots, _, context, _ = blocks.keys[0].shape
+    like = mx.broadcast_to(mx.zeros((), decoder.dtype), blocks.keys[0].shape)  # takes no memory
     q = mx.random.normal((slots, shape.heads, 1, shape.head_dim)).astype(decoder.dtype)
     k = mx.random.normal((slots, shape.kv_heads, 1, shape.head_dim)).astype(decoder.dtype)
     over = Attention(decoder, causal_mask(blocks.offsets, 1, context))
     mx.eval(q, k, over.mask)
 
     def masks(offsets: mx.array) -> Any:
-        return Attention(decoder, causal_mask(offsets, 1, context)).mask, places(offsets, blocks.keys[0])
+        return Attention(decoder, causal_mask(offsets, 1, context)).mask, places(offsets, like)
 
     def written_blocks(k: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array]) -> Any:
         return [write(block, k, at) for block in keys], [write(block, k, at) for block in values]
@@ -146,20 +150,21 @@ def cache_parts(decoder: TextDecoder, slots: int, context: int) -> list[Timed]:
             q = over(q, key, value)
         return q
 
-    own = Blocks.make(decoder, slots, context)
-    compiled_write = mx.compile(written_blocks)
-
-    at = places(own.offsets, own.keys[0])
+    compiled_write, compiled_attention = mx.compile(written_blocks), mx.compile(attention)
+    at = places(blocks.offsets, like)
     mx.eval(at)
 
     def written() -> None:
-        own.keys, own.values = compiled_write(k, at, own.keys, own.values)
-        mx.eval(own.keys, own.values)
+        blocks.keys, blocks.values = compiled_write(k, at, blocks.keys, blocks.values)
+        mx.eval(blocks.keys, blocks.values)
+
+    def attended() -> None:
+        mx.eval(compiled_attention(q, blocks.keys, blocks.values))
 
     return [
         _part("masks", masks, blocks.offsets),
         Timed("key/value write", written),
-        _part("attention", attention, q, blocks.keys, blocks.values),
+        Timed("attention", attended),
     ]
 
 
@@ -217,9 +222,8 @@ def host_times(decoder: TextDecoder, slots: int, context: int, repeats: int) -> 
 # -- operations and bytes ----------------------------------------------------------------------------------------------
 
 
-def graph_operations(decoder: TextDecoder, slots: int, context: int) -> Counter[str]:
+def graph_operations(decoder: TextDecoder, blocks: Blocks) -> Counter[str]:
     """Nodes of the graph of one step by MLX's own names, as it is handed to the device (after ``mx.compile``)."""
-    blocks = Blocks.make(decoder, slots, context)
     tokens, offsets, keys, values = greedy_step(decoder)(blocks.tokens, blocks.offsets, blocks.keys, blocks.values)
     text = io.StringIO()
     mx.export_to_dot(text, tokens, offsets, *keys, *values)

@@ -25,7 +25,7 @@ from dropscribe.bench.plot import Curve
 from dropscribe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dropscribe.asr.model import Model
     from dropscribe.asr.selfcheck import Verdict
@@ -65,7 +65,12 @@ class Run:
     @property
     def digest(self) -> str:
         """First 12 hex digits of the sha256 of the texts joined by newlines."""
-        return hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:12]
+        return _short_hash(self.texts)
+
+    @property
+    def token_digest(self) -> str:
+        """The same of the tokens: tells apart what an untrained model says, which has no words."""
+        return _short_hash(" ".join(map(str, ids)) for ids in self.tokens)
 
 
 @dataclass
@@ -169,12 +174,17 @@ def _run(
     )
 
 
+def _short_hash(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
 def _fill(report: Report, measured: Sequence[_Size], chunks: Chunks, load_s: float) -> None:
     """Rows, differences and curves from all there is until now."""
     have = [one for one in measured if one.runs]
     report.rows[:] = [_row(one, have[0], chunks, load_s) for one in have]
     found = differences(have)
     report.summary["identical"] = not found
+    report.summary["chunks_without_words"] = sum(not text for text in have[0].runs[0].texts)
     report.summary["differences"] = {str(size): chunk_numbers for size, chunk_numbers in found.items()}
     sizes = [one.batch_size for one in have]
     report.curves[:] = [
@@ -212,7 +222,8 @@ def _row(one: _Size, first: _Size, chunks: Chunks, load_s: float) -> dict[str, A
         "syncs": statistics.median_low([timing.syncs for timing in timings]),
         "unique_outputs": len(set(one.runs[0].texts)),
         "output_digest": one.runs[0].digest,
-        "digest_stable": len({run.digest for run in one.runs}) == 1,
+        "token_digest": one.runs[0].token_digest,
+        "digest_stable": len({(run.digest, run.token_digest) for run in one.runs}) == 1,
         "peak_memory": max(timing.peak_memory_bytes for timing in timings),
         "rounds": len(one.runs),
     }
