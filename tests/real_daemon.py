@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import dropscribe
-from dropscribe.asr.model import load
-from dropscribe.asr.selfcheck import Verdict, cache_file, keep
 from dropscribe.settings import Settings, to_toml
 
 if TYPE_CHECKING:
@@ -62,6 +60,9 @@ def environment(temp: Path, **extra: str) -> dict[str, str]:
 @functools.cache
 def checked_cache() -> Path:
     """A cache folder in which the bundled model has passed the self-check with up to 8 slots."""
+    from dropscribe.asr.model import load  # here: some who use this module must not have imported mlx
+    from dropscribe.asr.selfcheck import Verdict, cache_file, keep
+
     folder = Path(tempfile.mkdtemp(prefix="dropscribe-cache-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     rates = {1: 1.0, 2: 2.0, 4: 3.0, 8: 4.0}

@@ -126,12 +126,19 @@ def hub_attempt(tmp_path: Path, **environment: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize(
-    "environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["offline", "unreachable"]
+    ("environment", "cause"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids fetching it"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the hub could not be reached"),
+    ],
+    ids=["offline", "unreachable"],
 )
-def test_a_hub_that_cannot_be_reached_names_both_remedies(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_hub_that_cannot_be_reached_names_both_remedies(
+    tmp_path: Path, environment: dict[str, str], cause: str
+) -> None:
     done = hub_attempt(tmp_path, **environment)
     assert done.returncode == 7, done.stderr
-    assert "is not on this machine and the hub could not be reached" in done.stdout
+    assert f"is not on this machine and {cause}" in done.stdout
     assert "connect to the network once" in done.stdout
     assert "local directory" in done.stdout
     assert len(done.stdout.strip().splitlines()) == 1

@@ -344,7 +344,7 @@ def test_audio_that_is_not_the_sets_counts_as_failed(spoken: Path, held: running
     report = go(made, held)
     assert (report.summary["files_done"], report.summary["files_failed"]) == (1, 2)
     assert "not the audio" in report.summary["failed"][made.entries[0].file]
-    assert "gone" in report.summary["failed"][made.entries[2].file]
+    assert "is not there" in report.summary["failed"][made.entries[2].file]
     assert report.rows[0]["files"] == 1
 
 

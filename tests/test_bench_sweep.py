@@ -19,7 +19,7 @@ import pytest
 import soundfile
 from typer.testing import CliRunner
 
-from asr_support import RATE, on_cpu, quick, source
+from asr_support import RATE, on_cpu, quick, random_model, source
 from dropscribe import pipeline
 from dropscribe.asr import selfcheck
 from dropscribe.asr.plan import Plan, make_plan
@@ -137,12 +137,25 @@ def test_the_output_is_the_same_at_every_batch_size_and_the_digest_from_run_to_r
     assert any(texts.values())
     digest = hashlib.sha256("\n".join(texts[at] for at in sorted(texts)).encode()).hexdigest()[:12]
     assert [row["output_digest"] for row in report.rows] == [digest] * 3
-    assert report.summary == {"identical": True, "differences": {}}
+    assert report.summary == {"identical": True, "differences": {}, "chunks_without_words": 0}
     again = swept((2,))
     assert again.rows[0]["output_digest"] == digest
     for decoder in ("serial", "batched"):
         other = swept((1,) if decoder == "serial" else (2,), decoder=decoder, verdict=GOOD)
         assert other.rows[0]["output_digest"] == digest, decoder
+
+
+def test_what_has_no_words_is_told_apart_by_its_tokens() -> None:
+    """Random weights: the digest of the texts is that of nothing, whatever was decoded."""
+    report = Report("sweep", sweep.COLUMNS)
+    measured(report, sweep.sweep(report, random_model("fp32"), chunks(), (1, 3), rounds=1), lambda _text: None)
+    nothing = hashlib.sha256(b"\n\n").hexdigest()[:12]
+    assert [row["output_digest"] for row in report.rows] == [nothing] * 2
+    assert report.summary["chunks_without_words"] == 3
+    segments = [Segment(at, chunk) for at, chunk in enumerate(chunks().samples)]
+    results = Recognizer(random_model("fp32")).transcribe(segments, decoder="serial")
+    said = "\n".join(" ".join(map(str, result.parts[0].token_ids)) for result in results)
+    assert [row["token_digest"] for row in report.rows] == [hashlib.sha256(said.encode()).hexdigest()[:12]] * 2
 
 
 def test_a_row_has_every_figure_and_they_fit_together() -> None:
@@ -174,7 +187,7 @@ def test_sizes_are_warmed_up_then_measured_forwards_and_backwards() -> None:
 
 def test_a_size_that_says_something_else_is_named_with_its_chunk() -> None:
     report = swept((1, 2, 3), recognizer=Broken(slots=2))
-    assert report.summary == {"identical": False, "differences": {"2": [2]}}
+    assert report.summary == {"identical": False, "differences": {"2": [2]}, "chunks_without_words": 0}
     assert len({row["output_digest"] for row in report.rows}) == 2
     assert sweep.in_words(report) == "at batch size 2, chunk 2 came out otherwise than at batch size 1"
     assert sweep.best_size(report) is None

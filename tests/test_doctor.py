@@ -261,6 +261,13 @@ def test_9_a_dead_service(settings: Settings, home: Path, monkeypatch: pytest.Mo
         assert remedy in str(finding.remedy)
 
 
+def test_where_no_service_manager_can_be_asked_the_foreground_is_named(settings: Settings, home: Path) -> None:
+    state = State(installed=False, reachable=False, detail="no user manager runs here")
+    finding = only(check_service.service(manager(state, home / "unit"), home / "c.toml", settings), "warning")
+    assert "no user manager" in finding.message
+    assert "foreground" in str(finding.remedy)
+
+
 def test_9_a_service_whose_python_is_gone(settings: Settings, home: Path) -> None:
     unit = home / "dropscribe.service"
     running = State(installed=True, loaded=True, running=True, pid=1)
@@ -291,6 +298,19 @@ def test_10_one_that_has_the_fix(version: tuple[int, int, int]) -> None:
 
 def probe_that(code: str) -> list[str]:
     return [sys.executable, "-c", code]
+
+
+def test_a_model_that_nobody_has_fetched_yet_is_no_fault_and_no_request(
+    settings: Settings, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(home / "hub"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # asking it would be another finding
+    found = list(check_model.model(settings.model_copy(update={"model": "somebody/qwen3-asr-that-is-not-here"})))
+    assert [(finding.check, finding.status) for finding in found] == [
+        ("mlx", "ok"), ("model", "warning"), ("transcription", "skipped")
+    ]  # fmt: skip
+    assert "is not on this machine yet" in found[1].message
+    assert "transcribe-batch" in str(found[1].remedy)
 
 
 def test_a_crash_of_mlx_is_a_finding_that_names_its_step(settings: Settings) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,6 +182,9 @@ def test_a_checkout_and_a_throw_away_environment_are_refused(monkeypatch: pytest
         with pytest.raises(program.ServiceError, match="throw-away"):
             program.check_installation(python)
 
+    with pytest.raises(program.ServiceError, match="folder for temporary files"):
+        program.check_installation(str(Path(tempfile.gettempdir()) / "venv/bin/python"))
+
     def missing(_name: str) -> None:
         raise program.metadata.PackageNotFoundError
 
@@ -300,6 +304,9 @@ def test_a_service_logs_to_its_own_file_and_can_be_paused_and_asked(place: Place
 
     assert place.command("service", "resume").returncode == 0
     place.until(lambda: "done" in place.states().values(), 120)
+    place.until(lambda: not place.value("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')"))
+    assert place.value("SELECT worker_pid FROM service") is not None, "it keeps the model for the next file"
+    assert not seen(place).working
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     assert not seen(place).running

@@ -69,6 +69,10 @@ class ModelUnavailable(ModelError, kind="model_missing"):
     """The model is neither a local directory nor cached, and could not be fetched."""
 
 
+class ModelNotFetched(ModelUnavailable, kind="model_not_fetched"):
+    """A hub's model that nobody has asked the hub for yet; no error where it may be fetched."""
+
+
 class ModelInvalid(ModelError, kind="model_invalid"):
     """The files are there but do not make a usable Qwen3-ASR model."""
 
@@ -156,7 +160,7 @@ class DatabaseReplaced(DropscribeError, kind="database_replaced"):
 def reading_error(error: OSError, path: str) -> DropscribeError:
     """The error of ours that an ``OSError`` on a *source* file stands for."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return SourceMissing(f"{path} is gone; drop it again to have it transcribed")
+        return SourceMissing(f"{path} is not there (any more); check its name, or drop it again to have it transcribed")
     return SourceBusy(f"cannot read {path}: {error.strerror}; it is tried again until it can be read")
 
 

@@ -409,7 +409,7 @@ class Supervisor:
             log.error("not_settled", path=printable(path))
         away = [] if reconciler is None else [root for root in reconciler.roots if not root.ok]
         for root in away:
-            log.error("root_not_ok", root=printable(root.path))
+            log.error("root_not_ok", root=printable(root.path), error=root.error)
         unread = [] if reconciler is None else [path for root in reconciler.roots for path in root.unread]
         for path in unread:
             log.error("not_read", path=printable(path))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dropscribe.asr import guards
-from dropscribe.errors import ModelInvalid, ModelUnavailable
+from dropscribe.errors import ModelInvalid, ModelNotFetched, ModelUnavailable
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -92,21 +92,23 @@ def check(name: str) -> Path | None:
     return None
 
 
-def locate(name: str) -> Located:
+def locate(name: str, *, fetch: bool = True) -> Located:
     """The checkpoint ``name`` stands for, fetched if need be.
 
-    Raises ``ModelUnavailable`` when it is neither on disk nor to be had, ``ModelInvalid`` when files are missing.
+    Raises ``ModelUnavailable`` when it is neither on disk nor to be had (``ModelNotFetched`` where it was not to be
+    fetched), ``ModelInvalid`` when files are missing.
     """
     local = check(name)
     if local is not None:
         return Located(name, local, _directory_digest(local))
-    path = _from_hub(name)
+    path = _from_hub(name, fetch=fetch)
     _check_files(name, path)
     return Located(name, path, path.name)
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, *, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
@@ -115,6 +117,8 @@ def _from_hub(name: str) -> Path:
             return cached
     except LocalEntryNotFoundError:
         pass
+    if not fetch:
+        raise ModelNotFetched(f"model {name!r} is not on this machine yet; the first file to be transcribed fetches it")
     try:
         return Path(snapshot_download(name, allow_patterns=_FETCHED))
     except HfHubHTTPError as error:
@@ -124,6 +128,8 @@ def _from_hub(name: str) -> Path:
             cause = "the hub has no public model of that name"
     except Exception as error:  # the hub client lets its HTTP library's many errors through
         cause = f"the hub could not be reached ({type(error).__name__})"
+        if HF_HUB_OFFLINE:
+            cause = "HF_HUB_OFFLINE forbids fetching it"
     raise ModelUnavailable(
         f"model {name!r} is not on this machine and {cause}; connect to the network once so that it can be fetched, "
         "or set `model` (or --model) to a local directory that holds it"

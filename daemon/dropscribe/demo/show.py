@@ -252,15 +252,16 @@ def _explain(folder: Folder, *, keep: bool) -> None:
         for row in timings
     ]  # fmt: skip
     tables.show(columns, rows, title="From the job log (RTF: seconds of work for a second of audio)")
+    here = Path(sys.executable).parent  # the programs of this installation need not be on the PATH
     if keep:
-        sqlite_utils = Path(sys.executable).with_name("sqlite-utils")
+        sqlite_utils = here / "sqlite-utils"
         _print("\nAsk it yourself:")
         _print(f"  {sqlite_utils} {folder.database} '{TIMINGS}' -t")
         _print(f"  sqlite3 -box {folder.database} '{TIMINGS}'")
-        _print(f"  dropscribe jobs list --config {folder.config}")
+        _print(f"  {here / 'dropscribe'} jobs list --config {folder.config}")
         _print(f"Remove it all with: rm -r {folder.path}")
     else:
-        _print("\nTo ask it yourself run `dropscribe demo --keep`; it keeps the folder and says how, for example")
+        _print(f"\nTo ask it yourself run `{here / 'dropscribe'} demo --keep`; it keeps the folder and says how, with")
         _print(f"  sqlite-utils jobs.db '{TIMINGS}' -t")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dropscribe.after import DOCTOR
-from dropscribe.errors import DropscribeError
+from dropscribe.errors import DropscribeError, ModelNotFetched
 from dropscribe.jobs.database import open_database, transaction
 from dropscribe.jobs.queue import Queue
 from dropscribe.jobs.records import FINISHED
@@ -51,7 +51,7 @@ def model(settings: Settings, *, command: Sequence[str] = PROBE) -> Iterator[Fin
     running = service_status.is_held(settings.database)
     fine = True
     for finding in _probe(settings, command, transcribe=not running):
-        fine = fine and finding.status != "problem"
+        fine = fine and finding.status not in ("problem", "skipped")
         yield finding
     if running and fine:
         yield from ask_the_daemon(settings)
@@ -74,6 +74,10 @@ def _probe(settings: Settings, command: Sequence[str], *, transcribe: bool) -> I
     for line in done.stdout.splitlines():
         event = json.loads(line)
         step = event["step"]
+        if event["state"] == "problem" and event["error_kind"] == ModelNotFetched.error_kind:
+            yield warning(step, event["error"], "`dropscribe transcribe-batch FILE` fetches it now; then look again")
+            yield skipped("transcription", "there is no model yet")
+            return
         if event["state"] == "problem":
             yield problem(step, f"{event['error']} ({event['error_kind']})", REMEDIES[step])
             return

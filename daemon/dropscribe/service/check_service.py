@@ -70,7 +70,10 @@ def service(manager: Callable[[], Manager], config: Path, settings: Settings | N
     state = service_status.status_of(found, config, settings)
     if not state.installed:
         how = f"it runs by hand (process {state.pid})" if state.running else "not installed"
-        yield ok("service", f"{how}; `dropscribe service install` runs it from login on")
+        if state.detail is None:
+            yield ok("service", f"{how}; `dropscribe service install` runs it from login on")
+        else:
+            yield warning("service", f"{how}, and {state.detail}", "keep `dropscribe run` in the foreground")
         return
     yield from _interpreter(found.unit)
     if state.running:

@@ -64,7 +64,7 @@ def _model(settings: Settings) -> dict[str, Any]:
     """It is there and whole. It is loaded by the next step, or by the service."""
     from dropscribe.asr.model import locate
 
-    located = locate(settings.model)
+    located = locate(settings.model, fetch=False)
     return {"name": located.name, "path": str(located.path), "revision": located.revision}
 
 

@@ -76,8 +76,10 @@ def check_installation(executable: str = sys.executable) -> None:
         raise ServiceError(
             f"this is an editable installation: a service would change with every edit of {origin.get('url')}; {how}"
         )
-    if THROW_AWAY.search(executable) or Path(executable).is_relative_to(tempfile.gettempdir()):
+    if THROW_AWAY.search(executable):
         raise ServiceError(f"{executable} belongs to a throw-away environment (uvx, pipx run); {how}")
+    if Path(executable).is_relative_to(tempfile.gettempdir()):
+        raise ServiceError(f"{executable} is in the folder for temporary files, which the system empties; {how}")
 
 
 def stable_python(executable: str = sys.executable) -> Path:

@@ -36,7 +36,7 @@ class Status:
     pid: int | None
     started_at: str | None
     paused: bool
-    working: bool | None  # a worker is there; None: the job log cannot be asked, as the settings cannot be read
+    working: bool | None  # files are being done; None: the job log cannot be asked, as the settings cannot be read
     queued: int | None
     problem: str | None  # why nothing moves
     gave_up: str | None  # why it stays down
@@ -74,7 +74,7 @@ def status_of(manager: Manager, config: Path, settings: Settings | None, *, star
         pid=state.pid or (row.get("pid") if alive else None),
         started_at=row.get("started_at") if alive else None,
         paused=bool(row.get("paused")),
-        working=None if settings is None else alive and row.get("worker_pid") is not None,
+        working=None if settings is None else alive and counts.get("running", 0) > 0,
         queued=None if settings is None else counts.get("queued", 0),
         problem=row.get("problem") if alive else None,
         gave_up=gave_up,

@@ -86,6 +86,11 @@ class Root:
         """The last look found it well."""
         return self._state == "ok"
 
+    @property
+    def error(self) -> str | None:
+        """What the last look found wrong, and what to do."""
+        return self._error
+
     # -- when to scan ----------------------------------------------------------------------------------------------
 
     @property
