@@ -6,6 +6,8 @@ import csv
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,20 @@ def test_a_folder_of_audio_with_a_text_beside_each(tmp_path: Path) -> None:
     }  # fmt: skip
     assert len(said) == 5
     assert any("broken.wav" in line for line in said)
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next_of_that_name(spoken: Path, tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = tmp_path / f".set.{gone.pid}.tmp" / "clips"
+    at_work = tmp_path / f".set.{os.getppid()}.tmp"
+    other = tmp_path / f".another.{gone.pid}.tmp"
+    for folder in (left, at_work, other):
+        folder.mkdir(parents=True)
+    evalset.build(spoken, tmp_path / "set", Settings(), lambda _text: None, long_seconds=())
+    assert not left.parent.exists()
+    assert at_work.exists()
+    assert other.exists()
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

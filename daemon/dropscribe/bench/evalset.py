@@ -6,6 +6,7 @@ which says from what and how it was made. The same source and seed give the same
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import json
@@ -23,6 +24,7 @@ import numpy as np
 from dropscribe.audio.client import Reader
 from dropscribe.bench import evalsource, speech
 from dropscribe.errors import ConfigError, DropscribeError, writing_error
+from dropscribe.jobs.statistics import process_lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -276,9 +278,13 @@ def _plain(name: str) -> str:
 
 @contextmanager
 def _in_one_go(output: Path) -> Iterator[Path]:
-    """A folder to fill that becomes ``output`` at the end, or goes away."""
+    """A folder to fill that becomes ``output`` at the end, or goes away; if we are killed, the next time."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; name another folder, or remove it")
+    for left in output.parent.glob(f".{glob.escape(output.name)}.*.tmp"):
+        pid = left.name.split(".")[-2]
+        if pid.isdecimal() and not process_lives(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
     folder = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         try:

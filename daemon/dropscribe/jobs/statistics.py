@@ -45,7 +45,7 @@ def statistics(
             conn,
             "SELECT error_kind, count(*) AS files FROM failures GROUP BY error_kind ORDER BY files DESC, error_kind",
         ),
-        "backlog": {**backlog(conn), "blocked": _blocked(running, alive or _alive)},
+        "backlog": {**backlog(conn), "blocked": _blocked(running, alive or process_lives)},
         "service": running,
     }
 
@@ -126,7 +126,8 @@ def _blocked(row: Row, alive: Callable[[int], bool]) -> str | None:
     return "paused" if row["paused"] else problem
 
 
-def _alive(pid: int) -> bool:
+def process_lives(pid: int) -> bool:
+    """Whether there is a process of that number, whoever it belongs to."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
