@@ -267,6 +267,9 @@ def test_what_is_no_set_is_said(tmp_path: Path) -> None:
     line = {"file": "clips/a.flac", "text": "a", "seconds": 1.0, "kind": "short", "sources": ["a"], "sha256": "0"}
     for content, why in [("", "is empty"), ("{}\n", "line 1"), ("no json\n", "line 1"),
                          (json.dumps({**line, "file": "../a.flac"}), "line 1"),
+                         (json.dumps({**line, "seconds": 0}), "line 1"),
+                         (json.dumps({**line, "seconds": "7"}), "line 1"),
+                         (json.dumps({**line, "target_seconds": "x"}), "line 1"),
                          (json.dumps({**line, "more": 1}), "line 1")]:  # fmt: skip
         (tmp_path / "set.jsonl").write_text(content, "utf-8")
         with pytest.raises(ConfigError, match=why):
@@ -413,7 +416,17 @@ def test_runs_over_other_sets_and_other_files_are_refused(tmp_path: Path) -> Non
     evaluate.check_same_set(before, "one")
     with pytest.raises(ConfigError, match="another set"):
         evaluate.check_same_set(before, "two")
-    for content in ("no json", "[]", json.dumps({"kind": "sweep", "summary": {}})):
+    whole = a_run("one", [0, 1])
+    undated = {name: value for name, value in whole.items() if name != "measured_at"}
+    strange = json.loads(json.dumps(whole))
+    strange["summary"]["files"][0]["word_edits"] = ["a", "b", "c", "d"]
+    for content in (
+        "no json",
+        "[]",
+        json.dumps({"kind": "sweep", "summary": {}}),
+        json.dumps(undated),
+        json.dumps(strange),
+    ):
         path.write_text(content, "utf-8")
         with pytest.raises(ConfigError, match="is no run"):
             evaluate.earlier(path)

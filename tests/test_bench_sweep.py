@@ -118,7 +118,9 @@ def test_no_audio_is_an_error_that_names_the_option() -> None:
             sweep.cut_chunks(nothing, chunk_seconds=1, count=1)
 
 
-@pytest.mark.parametrize("lengths", [(float("nan"), 0), (float("inf"), 0), (0, 0), (1, -1), (1, float("nan"))])
+@pytest.mark.parametrize(
+    "lengths", [(float("nan"), 0), (float("inf"), 0), (0, 0), (1, -1), (1, float("nan")), (1, 1e300)]
+)
 def test_lengths_that_are_none_are_refused(lengths: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="--chunk-seconds"):
         sweep.cut_chunks([np.ones(RATE, np.float32)], chunk_seconds=lengths[0], stride_seconds=lengths[1], count=1)

@@ -40,6 +40,7 @@ QUICK_VARY = (
     "prefill.step=64",
 )
 PAIRS, QUICK_PAIRS = 16, 12
+LONGEST_SECONDS = 86_400.0  # of a built file
 QUICK_CLIPS = {"ladder": 3, "ab": 2}  # of the bundled ones, by mode
 
 eval_app = typer.Typer(help="Error rates over an evaluation set.", no_args_is_help=True)
@@ -48,7 +49,7 @@ SetArgument = Annotated[
     Path | None, typer.Argument(metavar="DIR", help="A set that `eval build` made; without: the bundled clips.")
 ]
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="Under two minutes, with the bundled model unless you name another.")
+    bool, typer.Option("--quick", help="The bundled model if none is named; without a set under two minutes.")
 ]
 
 
@@ -82,6 +83,8 @@ def build(
 
     settings = load(config)
     lengths = evalset.LONG_SECONDS if long is None else tuple(seconds for seconds in long if seconds)
+    if not all(seconds <= LONGEST_SECONDS for seconds in lengths):
+        raise typer.BadParameter(f"{LONGEST_SECONDS:g} seconds is the most", param_hint="--long")
     with ctrl_c(), status_line() as show:
         made, skipped = evalset.build(
             source, output, settings, say, limit=limit, long_seconds=lengths, long_files=long_files, seed=seed,

@@ -60,7 +60,7 @@ def sweep(
         float | None, typer.Option(min=1, max=1200, help="Length of every chunk; 10 if not given.")
     ] = None,
     stride_seconds: Annotated[float, typer.Option(min=0, help="From chunk to chunk; 0 is the chunk's length.")] = 0.0,
-    num_chunks: Annotated[int | None, typer.Option(min=1, help="How many chunks; 24 if not given.")] = None,
+    num_chunks: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many chunks; 24 if not given.")] = None,
     decoder: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="bulk-sync, batched or serial; what your settings run if not given."),
@@ -78,7 +78,8 @@ def sweep(
     plot: PlotOption = None,
 ) -> None:
     """Measure how many rows side by side are fastest here, and that the text stays the same."""
-    sizes = _numbers(batch_sizes or ("1,2,4" if quick else "1,2,4,6,8"), "--batch-sizes", most=MAX_BATCH_SIZE)
+    usual = "1,2,4" if quick else "1,2,4,6,8"
+    sizes = _numbers(usual if batch_sizes is None else batch_sizes, "--batch-sizes", most=MAX_BATCH_SIZE)
     if decoder not in (None, "bulk-sync", "batched", "serial"):
         raise typer.BadParameter("choose bulk-sync, batched or serial", param_hint="--decoder")
     if decoder == "serial" and apply:

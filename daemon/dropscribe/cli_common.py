@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -168,12 +169,17 @@ def progress(files: int) -> Iterator[Callable[[str, float], None] | None]:
 
 @contextmanager
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C before there is anything to keep: leave with the usual status."""
+    """Ctrl-C before there is anything to keep: leave with the usual status. Being told to end is the same to us."""
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if here else None
     try:
         yield
     except KeyboardInterrupt:
         say("interrupted")
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import re
@@ -86,7 +87,9 @@ def read(folder: Path) -> EvalSet:
             fields = json.loads(line)
             entry = Entry(**{**fields, "sources": tuple(fields["sources"])})
             inside = PurePosixPath(entry.file)
-            if inside.is_absolute() or ".." in inside.parts or not isinstance(entry.text, str):
+            numbers = [entry.seconds, *([] if entry.target_seconds is None else [entry.target_seconds])]
+            sound = all(isinstance(number, int | float) and 0 < number < math.inf for number in numbers)
+            if inside.is_absolute() or ".." in inside.parts or not isinstance(entry.text, str) or not sound:
                 raise ValueError  # noqa: TRY301 - one message for all of it
         except (ValueError, TypeError, KeyError):
             raise ConfigError(f"{path}, line {number}: not a line of an evaluation set; build the set again") from None
@@ -221,8 +224,14 @@ def _filled(order: Sequence[int], seconds: Sequence[float], target: float) -> tu
     """First fit: what goes into one file, and what is left."""
     plan: list[int] = []
     left: list[int] = []
+    total = -GAP_SECONDS  # a gap less than clips
     for at in order:
-        (plan if _length([*plan, at], seconds) <= target else left).append(at)
+        longer = total + GAP_SECONDS + seconds[at]
+        if longer <= target:
+            plan.append(at)
+            total = longer
+        else:
+            left.append(at)
     return plan, left
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import time
 from dataclasses import dataclass, field
@@ -194,13 +195,17 @@ def earlier(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text("utf-8"))
         if document["kind"] != "eval" or document["summary"]["scoring"] != SCORING:
             raise ValueError  # noqa: TRY301 - one message for all of it
+        if not {"measured_at", "machine"} <= document.keys():
+            raise ValueError  # noqa: TRY301
         for row in document["summary"]["files"]:
             (
                 row["kind"],
                 row["file"],
                 row["time_s"],
-                score.Edits(*row["word_edits"]),
-                score.Edits(*row["character_edits"]),
+                row["wer"],
+                row["cer"],
+                score.Edits(*map(operator.index, row["word_edits"])),
+                score.Edits(*map(operator.index, row["character_edits"])),
             )
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; name what --output wrote") from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dropscribe.errors import ConfigError
 from dropscribe.jobs.database import connect_readonly, open_database, transaction
 from dropscribe.jobs.queue import Queue
 from dropscribe.settings import Settings, to_toml
@@ -47,7 +48,10 @@ def measure(
     *, files: int, folders: int, burst: int, idle_seconds: float, say: Callable[[str], None], within: Path | None = None
 ) -> dict[str, Any]:
     """All figures. ``within``: where the temporary tree is made (default: the system's temporary folder)."""
-    base = Path(tempfile.mkdtemp(prefix="dropscribe-bench-", dir=within))
+    try:
+        base = Path(tempfile.mkdtemp(prefix="dropscribe-bench-", dir=within))
+    except OSError as error:
+        raise ConfigError(f"nothing can be made in {within}: {error.strerror}; name another folder with --in") from None
     try:
         say(f"making {files} files in {folders} folders")
         make_tree(base / "tree", files, folders)

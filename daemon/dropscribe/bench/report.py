@@ -42,6 +42,7 @@ class Report:
     audio_seconds: float | None = None
     wall_s: float | None = None
     interrupted: bool = False
+    failure: Exception | None = None  # what ended it half-way; ``deliver`` raises it when all else is done
     measured_at: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z")
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,7 +59,10 @@ class Report:
 
 
 def measured(report: Report, parts: Iterator[Any], say: Callable[[str], None]) -> Report:
-    """Run a measurement, a generator that fills ``report`` part by part; Ctrl-C ends it and keeps what there is."""
+    """Run a measurement, a generator that fills ``report`` part by part; what ends it half-way loses no row of it.
+
+    Ctrl-C is noted; an error is raised by ``deliver`` once the rows are safe, or here if there are none.
+    """
     started = time.perf_counter()
     try:
         for _ in parts:
@@ -66,6 +70,11 @@ def measured(report: Report, parts: Iterator[Any], say: Callable[[str], None]) -
     except KeyboardInterrupt:
         report.interrupted = True
         say("interrupted: what was measured until now follows")
+    except Exception as error:
+        if not report.rows:
+            raise
+        report.interrupted, report.failure = True, error
+        say(f"it ended with an error ({type(error).__name__}): what was measured until now follows")
     report.wall_s = time.perf_counter() - started
     return report
 
@@ -90,12 +99,22 @@ def deliver(
     output: Path | None = None,
     plot: Path | None = None,
 ) -> bool:
-    """Print the report, write ``output`` (JSON) and ``plot`` (PNG or SVG by its suffix), and keep it in the job log.
+    """Keep the report in the job log, write ``output`` (JSON) and ``plot`` (PNG or SVG by its suffix), and print it.
 
-    Returns whether the job log has it. Raises ``ConfigError`` when a file cannot be written; everything else has been
-    done by then.
+    In that order: a reader of our output that has gone costs nothing else. Returns whether the job log has it. Raises
+    what ended the measurement, or ``ConfigError`` when a file cannot be written; everything else has been done by then.
     """
+    kept = keep(report, settings, say)
+    if not kept:
+        report.summary.pop("applied", None)  # what is applied is what the log has
     text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
+    trouble: list[Exception] = []
+    if output is not None:
+        trouble += _written(output, lambda: output.write_text(text + "\n", "utf-8"), lambda: say(f"written: {output}"))
+    if plot is not None and report.curves:
+        from dropscribe.bench.plot import draw
+
+        trouble += _written(plot, lambda: draw(report.curves, plot), lambda: say(f"drawn: {plot}"))
     if as_json:
         sys.stdout.write(text + "\n")
     else:
@@ -104,15 +123,9 @@ def deliver(
             if not isinstance(value, dict | list):
                 sys.stdout.write(f"{name}: {_cell(value)}\n")
     sys.stdout.flush()
-    kept = keep(report, settings, say)
-    if output is not None:
-        _written(output, lambda: output.write_text(text + "\n", "utf-8"))
-        say(f"written: {output}")
-    if plot is not None and report.curves:
-        from dropscribe.bench.plot import draw
-
-        _written(plot, lambda: draw(report.curves, plot))
-        say(f"drawn: {plot}")
+    for error in (report.failure, *trouble):
+        if error is not None:
+            raise error
     return kept
 
 
@@ -152,13 +165,17 @@ def check_writable(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and not path.parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
+        if path is not None and path.is_dir():
+            raise ConfigError(f"{path} is a folder; name a file in it")
 
 
-def _written(path: Path, write: Callable[[], object]) -> None:
+def _written(path: Path, write: Callable[[], object], then: Callable[[], None]) -> list[Exception]:
     try:
         write()
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; name another file") from None
+        return [ConfigError(f"cannot write {path}: {error.strerror}; name another file")]
+    then()
+    return []
 
 
 def _cell(value: object) -> object:

@@ -6,7 +6,6 @@ Takes plain values and needs no settings, so that it also runs where only MLX is
 from __future__ import annotations
 
 import hashlib
-import math
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -73,6 +72,9 @@ class Run:
         return _short_hash(" ".join(map(str, ids)) for ids in self.tokens)
 
 
+DAY = 86_400.0  # seconds; nobody means more, and numbers beyond have no position in any audio
+
+
 @dataclass
 class _Size:
     """What was measured at one batch size."""
@@ -90,7 +92,7 @@ def cut_chunks(
     Audio that is too short starts again from its beginning. Raises ``ConfigError`` when there is none, and for lengths
     that are none.
     """
-    if not (0 < chunk_seconds < math.inf and 0 <= stride_seconds < math.inf):
+    if not (0 < chunk_seconds <= DAY and 0 <= stride_seconds <= DAY):
         raise ConfigError("--chunk-seconds and --stride-seconds are numbers of seconds, such as 10 and 5")
     audio = np.concatenate(recordings) if recordings else np.zeros(0, np.float32)
     if not len(audio):

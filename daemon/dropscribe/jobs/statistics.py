@@ -130,7 +130,7 @@ def process_lives(pid: int) -> bool:
     """Whether there is a process of that number, whoever it belongs to."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # somebody else's, so there is one
         return True
