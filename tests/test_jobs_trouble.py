@@ -187,7 +187,10 @@ def test_the_write_ahead_log_is_small_again_soon_after_a_foreign_reader_leaves(
         assert not checkpoint(db)  # it waits for nobody
         assert wal.stat().st_size > 64 * 1024
         # a writer of ours that is not the supervisor closes meanwhile and must not try either
-        threading.Thread(target=lambda: open_database(path).close()).start()
+        writer = threading.Thread(target=lambda: open_database(path).close())
+        writer.start()
+        writer.join(60)  # or ours would find the log in use by it
+        assert not writer.is_alive()
         foreign.execute("COMMIT")
     assert checkpoint(db)
     assert wal.stat().st_size == 0
