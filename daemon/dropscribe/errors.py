@@ -8,6 +8,7 @@
     ├── ServiceError           service            launchd or systemd is not there, or refused
     ├── ModelError
     │   ├── ModelUnavailable   model_missing      not cached and not reachable: wait, then try again
+    │   │   └── ModelNotFetched  model_not_fetched  the same where nothing was to be fetched: `doctor` alone
     │   └── ModelInvalid       model_invalid      files are there but are not a usable Qwen3-ASR
     ├── MediaError             (the file is at fault: no retry)
     │   ├── EmptyFile          empty_file

@@ -35,12 +35,8 @@ def examine(root: bytes, *, was_mounted: bool = False) -> Health:
             empty = next(entries, None) is None
     except OSError as error:
         if error.errno in AWAY_ERRNOS:
-            return Health(
-                "away",
-                "is not there; make the folder, or connect the disk it is on"
-                if error.errno == errno.ENOENT
-                else _words(error),
-            )
+            gone = "is not there; make the folder, or connect the disk it is on"
+            return Health("away", gone if error.errno == errno.ENOENT else _words(error))
         return Health("unreadable", f"{_words(error)}; allow reading it")
     mounted = os.path.ismount(real)
     if was_mounted and not mounted:
